@@ -105,13 +105,12 @@ class WebhookChannel:
     not tried again; a connection that is cut and no answer within `announce.timeoutMs` are `unsure`."""
 
     name: str
-    url: str = field(repr=False)  #: gets a POST of JSON for each message; may hold a secret
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: sent with every request
-    threads: bool = False  #: asked to open one, the receiver answers {"thread": "its name"}
-    operators: tuple[
-        str, ...
-    ] = ()  #: accounts that may give slash commands; "*" = all; default: the bound one
-    approvers: tuple[str, ...] = ()  #: accounts that may also approve and reject
+    url: str = field(repr=False)  #: Address that receives a POST of JSON for each message. May be a secret.
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: Headers of every request.
+    threads: bool = False  #: The receiver can open threads: it answers {"thread": "its name"}.
+    #: Accounts that may give slash commands, besides the bound one. "*" = all.
+    operators: tuple[str, ...] = ()
+    approvers: tuple[str, ...] = ()  #: Accounts that may also approve and reject. "*" = all.
 
     def __post_init__(self) -> None:
         check(self)
@@ -169,9 +168,9 @@ Receiver: TypeAlias = Callable[[dict[str, Any]], Any]
 class Webhook:
     """POSTs JSON. `events`: names of hooks; none = all. A 4xx is not tried again."""
 
-    url: str  #: gets a POST of JSON
-    events: tuple[str, ...] = ()  #: names of hooks; none = all
-    headers: Mapping[str, str] | None = None  #: sent with every request
+    url: str  #: Address that receives a POST of JSON for each event.
+    events: tuple[str, ...] = ()  #: Events to send. Empty = all.
+    headers: Mapping[str, str] | None = None  #: Headers of every request.
 
     def __post_init__(self) -> None:
         check_url("Webhook.url", self.url)

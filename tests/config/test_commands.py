@@ -73,7 +73,7 @@ def test_explain_tells_value_default_place_and_reason(
             f"  from      {tmp_path}/clutch.json:3",
             '  default   "1s"',
             '  may be    a duration: a text like "1h30m" or "500ms", or a number of milliseconds',
-            "  why       children of one fan-out end close together",
+            "  meaning   Time to wait for further results before a turn reads them together.",
             "  changed   while it runs",
         ],
     )

@@ -150,7 +150,7 @@ def _in_full(one: Explained, config: Config) -> str:
         f"  default   {'none: it must be said' if one.is_required else _written(one.default)}",
         f"  may be    {one.may_be}",
         *(f"            {word}: {meaning}" for word, meaning in one.choices if meaning),
-        *([f"  why       {one.reason}"] if one.reason else []),
+        *([f"  meaning   {one.reason}"] if one.reason else []),
         f"  changed   {'while it runs' if one.is_live else 'at the next start of the gateway'}"
         f"{'; sessions that exist keep theirs' if one.is_for_new else ''}",
     ]

@@ -32,13 +32,14 @@ from clutch.tools.registry import ToolSettings
 class Settings:
     policy: Policy = field(default_factory=Policy)
     tools: ToolSettings = field(default_factory=ToolSettings)
-    providers: tuple[Provider, ...] = ()  #: endpoints of your own, and limits or keys of well-known ones
-    hooks: tuple[Webhook, ...] = ()  #: webhooks that receive events of subagents
-    #: channels that a route can name: `NAME`, or `NAME:` and a recipient
+    #: Endpoints of your own, and limits or keys of well-known providers.
+    providers: tuple[Provider, ...] = ()
+    hooks: tuple[Webhook, ...] = ()  #: Webhooks for the events of subagents.
+    #: Channels for replies to people. A route is NAME, or NAME: and a recipient.
     channels: tuple[WebhookChannel, ...] = ()
-    #: external agents that can run children; `acp` alone means the first
+    #: External agents that can run as subagents. runtime "acp" is the first one.
     acp: tuple[AcpAgent, ...] = ()
-    #: a PostgreSQL; null = SQLite in the state directory
+    #: Address of a PostgreSQL database. None = SQLite in the state directory.
     database: str | None = field(default=None, repr=False)
     listening: ListenSettings = field(default_factory=ListenSettings)
 

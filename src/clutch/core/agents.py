@@ -146,9 +146,9 @@ class OnFull(StrEnum):
 class ActiveHours:
     """HH:MM; start inclusive, end exclusive, over midnight when start is later, equal = never."""
 
-    start: str  #: HH:MM, inclusive
-    end: str  #: HH:MM, exclusive; 24:00 is the end of the day
-    timezone: str = "UTC"  #: a name like Europe/Berlin
+    start: str  #: Begin of the active hours as HH:MM, inclusive.
+    end: str  #: End of the active hours as HH:MM, exclusive. 24:00 is the end of the day.
+    timezone: str = "UTC"  #: Time zone of the active hours, such as Europe/Berlin.
 
     def __post_init__(self) -> None:
         check(self)
@@ -181,15 +181,17 @@ class ActiveHours:
 class Heartbeat:
     """`heartbeat.*`: an agent that has one gets a turn at this interval."""
 
-    every_s: float = 1800.0  #: between two looks: often enough to be useful, seldom enough to be cheap
-    prompt: str = HEARTBEAT_PROMPT  #: the message of its turn
-    target: str = "last"  #: where its reply goes: last, none, or a route
-    active_hours: ActiveHours | None = None  #: None = always
-    ack_chars_max: int = 300  #: beside HEARTBEAT_OK: more is something to say
-    coalesce_s: float = 0.25  #: wakes that come together are one
-    busy_retry_s: float = 1.0  #: when it was working at the time
-    dedupe_s: float = 24 * 3600.0  #: the same alert is not repeated within
-    events_max: int = 20  #: the newest; an agent that was away needs no more to catch up
+    every_s: float = 1800.0  #: Time between two turns that the agent starts by itself.
+    prompt: str = HEARTBEAT_PROMPT  #: Message that starts such a turn.
+    #: Where the reply goes: last (the last conversation), none, or a route such as ops:night.
+    target: str = "last"
+    active_hours: ActiveHours | None = None  #: Hours in which the agent wakes by itself. None = always.
+    #: Characters beside HEARTBEAT_OK up to which a reply counts as "nothing to report".
+    ack_chars_max: int = 300
+    coalesce_s: float = 0.25  #: Wakes within this time are one turn.
+    busy_retry_s: float = 1.0  #: Delay before a heartbeat tries again when the agent was busy.
+    dedupe_s: float = 24 * 3600.0  #: The same alert is sent only once within this time.
+    events_max: int = 20  #: System events kept for the next turn; the newest stay.
 
     def __post_init__(self) -> None:
         check(self)
@@ -205,10 +207,12 @@ class Heartbeat:
 class Delegation:
     """`agents.list[].subagents`: what holds when this agent spawns (the lists), or is spawned (model, thinking)."""
 
-    allow_agents: frozenset[str] = frozenset()  #: others than itself; empty = those of the defaults
-    model: str | None = None  #: of its children
-    thinking: Thinking | None = None  #: of its children
-    require_agent_id: bool | None = None  #: None = as the defaults say
+    #: Other agents that this agent may spawn. Empty = those of the defaults.
+    allow_agents: frozenset[str] = frozenset()
+    model: str | None = None  #: Model of its subagents. None = that of the defaults.
+    thinking: Thinking | None = None  #: Thinking level of its subagents. None = that of the defaults.
+    #: A spawn by this agent must name its agent. None = as in the defaults.
+    require_agent_id: bool | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -220,17 +224,20 @@ class Delegation:
 class Agent:
     """`agents.list[]`. None = as the defaults say."""
 
-    id: str  #: a-z, 0-9, _ and -; `main` is always there
-    model: str | None = None  #: provider:model
-    thinking: Thinking | None = None  #: how much it may think before it answers
-    identity: str = ""  #: its description of itself; only its main and chat sessions get them
-    workspace: str | None = None  #: where its file tools work
-    heartbeat: Heartbeat | None = None  #: it looks up by itself
-    subagents: Delegation = field(default_factory=Delegation)  #: what holds when it spawns or is spawned
-    sandbox: bool | None = None  #: its file tools and commands run in the sandbox
-    network: bool = True  #: its commands may reach the network, if the tools let any
-    tools: ToolPolicy = field(default_factory=ToolPolicy)  #: what it has at most, however it is started
-    models: frozenset[str] | None = None  #: patterns; None = any
+    id: str  #: Name of the agent: a-z, 0-9, _ and -. The agent "main" always exists.
+    model: str | None = None  #: Model of this agent, as provider:model. None = that of the defaults.
+    thinking: Thinking | None = None  #: Thinking level of this agent. None = that of the defaults.
+    #: Who the agent is, for the system prompt of its main and chat sessions; subagents do not get it.
+    identity: str = ""
+    workspace: str | None = None  #: Directory of its file tools. None = that of the defaults.
+    heartbeat: Heartbeat | None = None  #: Heartbeat of this agent. None = that of the defaults.
+    #: Settings for when this agent spawns or is spawned.
+    subagents: Delegation = field(default_factory=Delegation)
+    #: Whether its commands and file tools run in the sandbox. None = as sandbox.mode says.
+    sandbox: bool | None = None
+    network: bool = True  #: Its commands may use the network, if sandbox.network allows it.
+    tools: ToolPolicy = field(default_factory=ToolPolicy)  #: Upper limit of its tools, however it is started.
+    models: frozenset[str] | None = None  #: Patterns of the models it may use. None = all.
 
     def __post_init__(self) -> None:
         check(self)
@@ -243,12 +250,14 @@ class Agent:
 class Subagents:
     """`agents.defaults.subagents.*`: what a child gets where neither its spawn nor an agent says. See `Limits` too."""
 
-    model: str | None = None  #: of children; None = their parent's
-    thinking: Thinking | None = None  #: of children; None = their parent's
-    run_timeout_s: float = 0.0  #: 0 = none: a deadline that the user did not set would cut good work
-    workspace: Workspace = Workspace.INHERIT  #: where children work
-    on_invalid_model: OnInvalidModel = OnInvalidModel.ERROR  #: what a spawn does with a model there is not
-    #: of programs. Agents are refused at once: one that waited would hold a turn
+    model: str | None = None  #: Model of subagents. None = that of their parent.
+    thinking: Thinking | None = None  #: Thinking level of subagents. None = that of their parent.
+    run_timeout_s: float = 0.0  #: Time limit of one run of a subagent. 0 = none.
+    #: Directory of subagents: the parent's (inherit), or one of their own (isolated).
+    workspace: Workspace = Workspace.INHERIT
+    #: What a spawn with an unknown model does: fail, or use the next configured one and say so.
+    on_invalid_model: OnInvalidModel = OnInvalidModel.ERROR
+    #: What a program's spawn does at a limit: wait ("queue") or fail ("reject"). Agents always fail at once.
     on_full: OnFull = OnFull.QUEUE
 
     def __post_init__(self) -> None:
@@ -260,10 +269,12 @@ class Subagents:
 class AgentDefaults:
     """`agents.defaults.*`"""
 
-    model: str = OFFLINE  #: provider:model, or the offline script
-    thinking: Thinking | None = None  #: None = as the model does by itself
-    workspace: str | None = None  #: where the file tools of new sessions work; None = here
-    heartbeat: Heartbeat | None = None  #: of every listed agent that has none of its own
+    model: str = OFFLINE  #: Model of agents that name none, as provider:model. "offline" is the demo model.
+    thinking: Thinking | None = None  #: Thinking level of the model. None = the model's own default.
+    #: Directory of the file tools of new sessions. None = where the process was started.
+    workspace: str | None = None
+    #: Heartbeat of every listed agent that has none of its own. None = none.
+    heartbeat: Heartbeat | None = None
     sandbox: bool = False
     subagents: Subagents = field(default_factory=Subagents)
 

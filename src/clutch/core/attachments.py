@@ -70,11 +70,11 @@ class FileVersion(NamedTuple):
 class AttachmentRules:
     """`tools.sessions_spawn.attachments.*`. The limits hold for each side of a task."""
 
-    enabled: bool = True  #: files may be given to children
-    files_max: int = 50  #: more is a folder, and a folder is a workspace
-    file_bytes_max: int = 1024 * 1024  #: of one file
-    total_bytes_max: int = 5 * 1024 * 1024  #: they pass through a model's answer and one request
-    retain_on_keep: bool = False  #: what was given stays after the end, until the task is archived
+    enabled: bool = True  #: Files may be attached to a spawn.
+    files_max: int = 50  #: Files per task and direction.
+    file_bytes_max: int = 1024 * 1024  #: Size of one file.
+    total_bytes_max: int = 5 * 1024 * 1024  #: Size of all files of a task together, per direction.
+    retain_on_keep: bool = False  #: Keep the attachments of a delivered task until it is archived.
 
     def __post_init__(self) -> None:
         check(self)

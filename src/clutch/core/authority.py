@@ -108,9 +108,11 @@ EVERY_TOOL = ToolFilter()
 class ToolPolicy:
     """`tools.subagents.tools` of the config. `allow` None = not set; set, it is the whole list."""
 
-    allow: frozenset[str] | None = None  #: the only tools, by name or pattern; None = all that are not denied
-    also_allow: frozenset[str] = frozenset()  #: added to these, and reads of sessions for leaves
-    deny: frozenset[str] = frozenset()  #: never these; wins
+    #: The only tools, by name or pattern. None = all that are not denied.
+    allow: frozenset[str] | None = None
+    #: Tools in addition to these; for subagents that cannot spawn also session tools that read.
+    also_allow: frozenset[str] = frozenset()
+    deny: frozenset[str] = frozenset()  #: Tools that are never available; overrides the other lists.
 
     def __post_init__(self) -> None:
         check(self)
@@ -212,9 +214,9 @@ OPERATORS_ONLY = frozenset({Verb.ANSWER, Verb.REDELIVER, Verb.DISMISS, Verb.DELE
 class Peers:
     """`tools.agentToAgent`: both agents must be on the list."""
 
-    enabled: bool = False  #: agents may write to each other's sessions
-    allow: frozenset[str] = frozenset()  #: agents that take part, "*" = all; both sides must be listed
-    turns_max: int = 5  #: replies to and fro after the first: two models can be polite to each other for ever
+    enabled: bool = False  #: Agents may send messages to sessions of other agents.
+    allow: frozenset[str] = frozenset()  #: Agents that take part; both sides must be listed. "*" = all.
+    turns_max: int = 5  #: Replies that two agents exchange after the first message.
 
     def __post_init__(self) -> None:
         if self.turns_max not in range(6):

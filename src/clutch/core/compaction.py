@@ -34,17 +34,18 @@ BINDING = frozenset({LetterKind.TASK, LetterKind.USER, LetterKind.INSTRUCTION, L
 class ContextLimits:
     """How much a model is shown of everything that could be shown."""
 
-    window_tokens: int = 128_000  #: what today's common models take; larger windows are dearer, not better
-    compact_at: float = 0.8  #: of the window: the answer and an estimate that was too low need space as well
-    keep_tokens: int = 20_000  #: the newest part that stays word for word: about ten steps
-    summary_bytes_max: int = 16_000  #: four pages; a longer one is a transcript again
-    result_chars_max: int = 32_000  #: one tool result; more goes to a file
-    document_bytes_max: int = 16_000  #: of AGENTS.md; it is sent with every single request
-    active_children_max: int = 16  #: named in the prompt of their parent
-    recent_children_max: int = 8  #: ... and of those that have ended
-    recent_children_s: float = 1800.0  #: ended since
-    system_events_max: int = 20  #: shown in one turn
-    fork_bytes_max: int = 200_000  #: about 50k tokens: dearer than telling the child what it needs
+    window_tokens: int = 128_000  #: Context window of models whose size is not known.
+    compact_at: float = 0.8  #: Share of the context window at which the transcript is summarised.
+    keep_tokens: int = 20_000  #: Newest part of the transcript that a summary leaves unchanged.
+    summary_bytes_max: int = 16_000  #: Size of such a summary.
+    #: Characters of one tool result in the prompt; a longer one goes to a file.
+    result_chars_max: int = 32_000
+    document_bytes_max: int = 16_000  #: Size of AGENTS.md in the prompt. It is sent with every request.
+    active_children_max: int = 16  #: Active children listed in the prompt of their parent.
+    recent_children_max: int = 8  #: Ended children listed in the prompt of their parent.
+    recent_children_s: float = 1800.0  #: Ended children are listed for this time.
+    system_events_max: int = 20  #: System events shown in one turn.
+    fork_bytes_max: int = 200_000  #: Size of a conversation that a spawn with context "fork" may copy.
 
     def __post_init__(self) -> None:
         check(self)

@@ -77,20 +77,24 @@ class IdleWake(StrEnum):
 class Limits:
     """`agents.defaults.subagents.*`: how far delegation may go."""
 
-    children_max: int = 5  #: active per requester: more than a model can keep in mind is a fan-out gone wrong
-    depth_max: int = 1  #: no nesting unless asked for; runaway recursion is the commonest bill shock
-    descendants_max: int = 50  #: alive at once below one root, any depth
-    retained_max: int = 15  #: active + finished-not-removed per requester
-    evicts_delivered: bool = True  #: the oldest delivered leaves the quota instead of refusing a spawn
-    undelivered_max: int = 50  #: dead letters of one root before new work is refused; 0 = off
-    reservation_s: float = 30.0  #: side work of a spawn that takes longer is rolled back
-    allow_agents: frozenset[str] = frozenset()  #: others than oneself; "*" = any configured
-    require_agent_id: bool = False  #: a spawn must say which agent
-    task_bytes_max: int = 64 * 1024  #: a task is an instruction, not a document; documents are attachments
-    label_max: int = 200  #: characters
-    label_from_task: int = 72  #: one line of a terminal
+    #: Active children of one parent. More than a model can keep track of is usually a mistake.
+    children_max: int = 5
+    depth_max: int = 1  #: How deep subagents may spawn subagents. 1 = only main agents spawn.
+    descendants_max: int = 50  #: Active tasks below one root session, at any depth.
+    retained_max: int = 15  #: Active and finished tasks kept per parent; archived tasks do not count.
+    evicts_delivered: bool = True  #: At maxRetained: archive the oldest delivered task, or refuse the spawn.
+    undelivered_max: int = 50  #: Dead letters of one root session at which new work is refused. 0 = no limit.
+    #: Time for the preparation of a spawn (files, thread, worktree); then it is rolled back.
+    reservation_s: float = 30.0
+    #: Other agents that an agent may spawn. "*" = every configured one.
+    allow_agents: frozenset[str] = frozenset()
+    require_agent_id: bool = False  #: A spawn must name its agent.
+    #: Size of the instruction of a task. Send longer documents as attachments.
+    task_bytes_max: int = 64 * 1024
+    label_max: int = 200  #: Characters of a label.
+    label_from_task: int = 72  #: Characters of the task that become its label if none is given.
     attachments: AttachmentRules = field(default_factory=AttachmentRules)
-    #: "kill" or "continue" (the default) for timeout, error and lost
+    #: What happens to children when their parent ends by timeout, error or lost: continue (default) or kill.
     on_parent_end: Mapping[Outcome, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
@@ -123,22 +127,30 @@ class OnReject(StrEnum):
 class Life:
     """How a run may end and what then."""
 
-    error_grace_s: float = 15.0  #: external runtimes report an error and continue; less ended good runs
-    wrap_up_at: float = 0.8  #: of the run's time: late enough to have worked, early enough to write it down
-    crash_limit: int = 3  #: deaths while its tool ran, without progress; more would wedge every boot
-    result_bytes_max: int = 100 * 1024  #: a result is delivered and kept by value; longer ones are cut
-    settle_expiry_s: float = 1800.0  #: without any progress below; with progress the wait continues
-    settle_expiry_from: ExpiryFrom = ExpiryFrom.PROGRESS  #: where that wait is measured from
-    steps_max: int = 200  #: of one run: a bound for loops that nothing else sees
-    same_call_warn: int = 4  #: the same call with the same arguments: the model gets a warning
-    same_call_max: int = 8  #: ... and then ended: it will not find its way out by itself
-    stalled_s: float = 300.0  #: without progress; only shown, nothing is done about it
-    on_reject: OnReject = OnReject.REVISE  #: what a rejection of a plan is that does not say it itself
-    plan_rounds_max: int = 3  #: plans a person may send back before the task ends
-    plan_expiry_s: float = 0.0  #: 0 = a plan waits for ever
-    provider_retries_s: tuple[float, ...] = (1.0, 4.0, 15.0)  #: before a failed model call is tried again
-    provider_idle_s: float = 120.0  #: a model call that brings no byte for so long is cut and tried again
-    quota_wait_max_s: float = 900.0  #: parked for a provider's limit, per call; 0 = for ever
+    #: Time in which a steer can still resume a failed run before its error is final.
+    error_grace_s: float = 15.0
+    wrap_up_at: float = 0.8  #: Share of the time limit after which the agent is asked to finish.
+    #: Crashes of the process during its tool calls, without progress, after which a task fails.
+    crash_limit: int = 3
+    result_bytes_max: int = 100 * 1024  #: Size of a result; a longer one is cut.
+    #: Time without progress of its subagents after which a parent stops waiting; missing results are named.
+    settle_expiry_s: float = 1800.0
+    #: Whether that time counts from their last progress, or from the end of the parent.
+    settle_expiry_from: ExpiryFrom = ExpiryFrom.PROGRESS
+    steps_max: int = 200  #: Steps of one run; then it ends.
+    same_call_warn: int = 4  #: Identical tool calls in one run after which the model gets a warning.
+    same_call_max: int = 8  #: Identical tool calls in one run after which the run ends.
+    #: Time without progress after which a task is shown as stalled. It is not stopped.
+    stalled_s: float = 300.0
+    #: What a rejected plan means if the rejection does not say: a new plan, or the end of the task.
+    on_reject: OnReject = OnReject.REVISE
+    plan_rounds_max: int = 3  #: Rejections of a plan before the task ends.
+    plan_expiry_s: float = 0.0  #: Time a plan waits for a decision. 0 = without limit.
+    #: Delays before the retries of a failed model call.
+    provider_retries_s: tuple[float, ...] = (1.0, 4.0, 15.0)
+    provider_idle_s: float = 120.0  #: A model call that receives no data for this time is cut and retried.
+    #: Longest time that a run waits for a provider's rate limit, per call. 0 = without limit.
+    quota_wait_max_s: float = 900.0
 
     def __post_init__(self) -> None:
         check(self)
@@ -161,11 +173,12 @@ class LateResult(StrEnum):
 class Control:
     """`control.*` and `kill.*`: what others may do to a task that works."""
 
-    steer_chars_max: int = 4000  #: an instruction, not a document
-    steer_interval_s: float = 2.0  #: per caller and child: each steer cuts a model call that was paid for
-    send_wait_s: float = 30.0  #: for a reply, at most; a model call rarely takes longer
-    announces_kill: bool = False  #: the caller of a kill knows; the parent is not notified
-    late_result: LateResult = LateResult.KEEP  #: what becomes of words that a killed task said anyway
+    steer_chars_max: int = 4000  #: Characters of one steer instruction.
+    steer_interval_s: float = 2.0  #: Time between two steers of one task by one caller.
+    send_wait_s: float = 30.0  #: Longest time that send waits for a reply.
+    announces_kill: bool = False  #: Notify the parent agent when a task is killed.
+    #: Text that a killed task still produced: keep it, or deliver it to the parent.
+    late_result: LateResult = LateResult.KEEP
 
     def __post_init__(self) -> None:
         check(self)
@@ -175,27 +188,33 @@ class Control:
 class Announcing:
     """`announce.*`: how results come back."""
 
-    payload: PayloadMode = PayloadMode.AUTO  #: auto: in full up to the limit below, else a summary
-    inline_chars_max: int = 4000  #: about a screen of text; longer results come as a summary and a handle
-    summary_chars_max: int = 200  #: of a summary that the child did not write itself
-    mode: QueueMode = QueueMode.AUTO  #: how results reach a requester that is busy
-    debounce_s: float = 1.0  #: children of one fan-out end close together
-    debounce_restarts: int = 10  #: a steady trickle must not postpone the turn for ever
-    cap: int = 20  #: blocks in full in one turn
-    drop: Drop = Drop.SUMMARIZE  #: what becomes of more than that
-    direct: Direct = Direct.TURN  #: what becomes of a result when its requester is idle
-    idle_wake: IdleWake = IdleWake.TURN  #: what a result is to an idle main agent
-    fast_tries: int = 3  #: quick tries to tell it
-    first_s: float = 1.0  #: wait after the first, then doubled
-    fast_max_s: float = 8.0  #: the longest of the quick waits
-    slow: bool = True  #: continue slowly after them
-    slow_first_s: float = 15.0  #: first slow wait, then doubled
-    slow_max_s: float = 300.0  #: the longest slow wait
-    jitter: float = 0.2  #: so that a provider's outage does not end in a stampede
-    until_s: float = 1800.0  #: of waiting for tries, then it is a dead letter
-    until_no_completion_s: float = 300.0  #: the same where no parent waits for it
-    dead_letter_days: float = 7.0  #: listed so long; 0 = until it is redelivered or discarded
-    send_timeout_s: float = 120.0  #: one send to an outside channel
+    #: How a result is delivered: in full, as a summary, or in full up to inlineMaxChars (auto).
+    payload: PayloadMode = PayloadMode.AUTO
+    inline_chars_max: int = 4000  #: Characters up to which auto delivers a result in full.
+    summary_chars_max: int = 200  #: Characters of a summary that the subagent did not write itself.
+    mode: QueueMode = QueueMode.AUTO  #: How results reach a busy parent agent.
+    debounce_s: float = 1.0  #: Time to wait for further results before a turn reads them together.
+    debounce_restarts: int = 10  #: How often a further result restarts that wait.
+    cap: int = 20  #: Results shown in full in one turn.
+    #: What happens to more results than cap: one line each, or the oldest or newest become dead letters.
+    drop: Drop = Drop.SUMMARIZE
+    #: Result for an idle main agent: a model turn, or sent to the person as it is.
+    direct: Direct = Direct.TURN
+    #: What a result does to an idle main agent: start a turn, or wait for its heartbeat.
+    idle_wake: IdleWake = IdleWake.TURN
+    fast_tries: int = 3  #: Quick retries of a failed delivery.
+    first_s: float = 1.0  #: Delay before the first quick retry; doubled each time.
+    fast_max_s: float = 8.0  #: Longest delay of a quick retry.
+    slow: bool = True  #: Continue with slow retries after the quick ones.
+    slow_first_s: float = 15.0  #: Delay before the first slow retry; doubled each time.
+    slow_max_s: float = 300.0  #: Longest delay of a slow retry.
+    #: Random share of each delay, so that retries after an outage do not come all at once.
+    jitter: float = 0.2
+    until_s: float = 1800.0  #: Time spent on retries; then the result is a dead letter.
+    until_no_completion_s: float = 300.0  #: The same for a low-priority result.
+    #: Time a dead letter stays listed. 0 = until it is redelivered or discarded.
+    dead_letter_days: float = 7.0
+    send_timeout_s: float = 120.0  #: Time limit of one message to a channel.
 
     def __post_init__(self) -> None:
         check(self)
@@ -222,17 +241,18 @@ class Announcing:
 class Work:
     """`worker.*`: who runs what, and how soon a dead worker is noticed."""
 
-    #: turns at once of main agents and of children; a waiting session holds no place
+    #: Sessions that run at once, of main agents and of subagents. A waiting session does not count.
     lanes: Mapping[Lane, int] = field(
         default_factory=lambda: MappingProxyType({Lane.MAIN: 4, Lane.SUBAGENT: 8})
     )
-    lease_s: float = 5.0  #: a pause of the machine longer than this hands its runs to others
-    tick_s: float = 1.0  #: the backstop for lost hints
-    stop_s: float = 10.0  #: how long a stop waits for the next boundary
-    tool_grace_s: float = 5.0  #: what a running tool gets when its run is superseded
-    held_s: float = 900.0  #: a foreign program that waits for a person is kept so long, then started again
-    sessions_max: int = 1000  #: turns one process runs at once
-    claim_first: int = 16  #: sessions in a first claim: these are at work while the rest is claimed
+    #: Time without a sign of life after which another process takes over the runs of a process.
+    lease_s: float = 5.0
+    tick_s: float = 1.0  #: Time between two checks for work that no notification announced.
+    stop_s: float = 10.0  #: Time a stop waits for runs to reach their next step.
+    tool_grace_s: float = 5.0  #: Time a running tool gets to end when its run is stopped or steered.
+    held_s: float = 900.0  #: Time an external program that waits for a person is kept running.
+    sessions_max: int = 1000  #: Sessions that one process runs at once.
+    claim_first: int = 16  #: Sessions that a process claims first when it starts.
 
     def __post_init__(self) -> None:
         check(self)
@@ -245,9 +265,9 @@ class Work:
 class Threads:
     """`session.threadBindings`: threads of a channel that belong to a child."""
 
-    enabled: bool = True  #: children may have a thread of their own
-    idle_s: float = 24 * 3600.0  #: a thread without a message for a day is forgotten by its users, too
-    age_max_s: float = 0.0  #: 0 = none
+    enabled: bool = True  #: Subagents may have a thread of their own in a channel.
+    idle_s: float = 24 * 3600.0  #: Time without a message after which a thread is released.
+    age_max_s: float = 0.0  #: Age at which a thread is released. 0 = never.
 
     def __post_init__(self) -> None:
         check(self)
@@ -265,12 +285,14 @@ class OnOrphan(StrEnum):
 class Keeping:
     """`archive.*` and `recovery.*`: how long what is over stays."""
 
-    archive_after_s: float = 3600.0  #: hidden and out of the quota; 0 = never
-    transcript_after_s: float | None = None  #: after archiving; 0 = with it, None = never
-    sweep_s: float = 60.0  #: what is over may wait as long
-    cleanup_first_s: float = 60.0  #: until a cleanup that failed is tried again, then twice as long each time
-    cleanup_max_s: float = 3600.0  #: the longest of these waits
-    on_orphan: OnOrphan = OnOrphan.LOST  #: a task whose session is gone and that had no result yet
+    archive_after_s: float = 3600.0  #: Time from delivery until a task leaves lists and quotas. 0 = never.
+    #: Time from archiving until the transcript is deleted. None = never.
+    transcript_after_s: float | None = None
+    sweep_s: float = 60.0  #: Time between two cleanup sweeps.
+    cleanup_first_s: float = 60.0  #: Delay before a failed cleanup is retried; doubled each time.
+    cleanup_max_s: float = 3600.0  #: Longest delay of a cleanup retry.
+    #: Task without session and result: outcome lost and a notification, or no notification (prune).
+    on_orphan: OnOrphan = OnOrphan.LOST
 
     def __post_init__(self) -> None:
         check(self)
@@ -293,12 +315,13 @@ class OnBudget(StrEnum):
 class Budgets:
     """`budget.*`: what may be spent. None = no limit."""
 
-    root_tokens: int | None = None  #: one root session and everything below it, for its whole life
-    root_usd: Decimal | None = None  #: the same in dollars
-    day_tokens: int | None = None  #: all roots together, a day in UTC
-    day_usd: Decimal | None = None  #: the same in dollars
-    on_budget: OnBudget = OnBudget.ASK  #: what happens at 100 %
-    output_tokens: int = 8192  #: reserved for each answer, and all it may have: more could overspend
+    root_tokens: int | None = None  #: Tokens of one root session and everything below it. None = no limit.
+    root_usd: Decimal | None = None  #: The same in dollars.
+    day_tokens: int | None = None  #: Tokens of all root sessions together per day (UTC). None = no limit.
+    day_usd: Decimal | None = None  #: The same in dollars.
+    #: What happens at 100 %: ask a person, finish with what there is, or end.
+    on_budget: OnBudget = OnBudget.ASK
+    output_tokens: int = 8192  #: Tokens reserved for each answer, which is also the limit of the answer.
 
     def __post_init__(self) -> None:
         check(self)
@@ -325,13 +348,14 @@ class Taint(StrEnum):
 class Serving:
     """`gateway.*`: a gateway as a program of its own."""
 
-    idle_exit_s: float | None = 1800.0  #: of one that a command started; None, 0 = never
-    drain_ahead_s: float = 5.0  #: what is due so soon is waited for, so that no debounce is cut in two
-    log_bytes_max: int = 4 * 1024 * 1024  #: weeks of warnings; as much again of the file before
-    requests_per_s: float = 200.0  #: of one token, on average; a loop gone wrong must not starve the others
-    requests_burst: int = 1000  #: ... and at once: a fan-out is no attack
-    code_s: float = 30.0  #: a one-time code for a browser: long enough to open it
-    browser_s: float = 12 * 3600.0  #: a signed-in browser: a day's work
+    #: Time without requests and work after which a gateway that a command started exits. 0 = never.
+    idle_exit_s: float | None = 1800.0
+    drain_ahead_s: float = 5.0  #: Work that is due within this time is finished by drain.
+    log_bytes_max: int = 4 * 1024 * 1024  #: Size of gateway.log; one older file is kept.
+    requests_per_s: float = 200.0  #: Requests per second of one token, on average.
+    requests_burst: int = 1000  #: Requests of one token at once.
+    code_s: float = 30.0  #: Validity of a one-time link for a browser.
+    browser_s: float = 12 * 3600.0  #: Time a browser stays signed in.
 
     def __post_init__(self) -> None:
         check(self)
@@ -355,21 +379,24 @@ class Policy:
     work: Work = field(default_factory=Work)
     keeping: Keeping = field(default_factory=Keeping)
     tools: ToolPolicy = field(default_factory=ToolPolicy)
-    visibility: Visibility = Visibility.TREE  #: what an agent sees of other sessions
-    taint: Taint = Taint.OFF  #: asked for each call, it is for those who let strangers write to their agents
+    #: Sessions an agent can see: itself, its descendants, its agent's, or all.
+    visibility: Visibility = Visibility.TREE
+    #: Ask a person before a turn that has read untrusted text uses a shell or the network.
+    taint: Taint = Taint.OFF
     peers: Peers = field(default_factory=Peers)  #: agents that may write to each other
     threads: Threads = field(default_factory=Threads)
     budgets: Budgets = field(default_factory=Budgets)
     serving: Serving = field(default_factory=Serving)
     context: ContextLimits = field(default_factory=ContextLimits)
     history: HistoryLimits = field(default_factory=HistoryLimits)
-    agents: Mapping[str, Agent] = field(default_factory=lambda: NO_AGENTS)  #: by id; others have the defaults
+    #: Agents that differ from the defaults, each with an id.
+    agents: Mapping[str, Agent] = field(default_factory=lambda: NO_AGENTS)
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
-    list_recent_s: float = 1800.0  #: lists show what ended since: half an hour is one sitting
-    notify: frozenset[Notify] = frozenset(Notify)  #: what the user is notified of
+    list_recent_s: float = 1800.0  #: Lists show tasks that ended within this time.
+    notify: frozenset[Notify] = frozenset(Notify)  #: Events of which the terminal and the desktop notify you.
     hooks: frozenset[Hook] = frozenset()  #: those that have a listener; the others cost nothing
-    acp_forks: bool = False  #: a spawn with `context: "fork"` may give the conversation to an ACP program
-    is_headless: bool = False  #: no user is present: what needs one is denied at once
+    acp_forks: bool = False  #: A spawn with context "fork" may give the conversation to an ACP agent.
+    is_headless: bool = False  #: No person is present: what needs approval or an answer is denied at once.
 
     def __post_init__(self) -> None:
         check(self)

@@ -312,13 +312,13 @@ RESULT = "result"  # the kind of an entry that is no message: what a task ended 
 class HistoryLimits:
     """`history.*`: how much of a transcript one look shows."""
 
-    bytes_max: int = 80 * 1024  #: more would fill the reader's own context
-    text_chars_max: int = 4000  #: of one text
-    entry_bytes_max: int = 256 * 1024  #: a longer entry is not even loaded
-    limit: int = 50  #: entries, unless asked for more
-    limit_max: int = 200  #: entries at most
-    log: int = 20  #: lines of a log, unless asked for more
-    messages_max: int = 20  #: of each session in a list
+    bytes_max: int = 80 * 1024  #: Size of one answer of sessions_history.
+    text_chars_max: int = 4000  #: Characters of one text in it.
+    entry_bytes_max: int = 256 * 1024  #: Size of one entry; a longer one is left out.
+    limit: int = 50  #: Entries, unless the agent asks for more.
+    limit_max: int = 200  #: Entries at most.
+    log: int = 20  #: Lines of /subagents log, unless asked for more.
+    messages_max: int = 20  #: Messages of each session in sessions_list.
 
     def __post_init__(self) -> None:
         check(self)

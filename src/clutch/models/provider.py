@@ -54,19 +54,20 @@ class Provider:
     """An endpoint for models. `name` is the part before the colon of "provider:model"."""
 
     name: str
-    base_url: str = ""  #: empty: the provider's own
-    api_key: str = field(default="", repr=False)  #: better from the environment
+    base_url: str = ""  #: Address without the last part of the path. Empty = the provider's own.
+    api_key: str = field(default="", repr=False)  #: API key; better as {env: "NAME"}.
     api_key_env: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: sent with every request
-    adapter: AdapterKind = AdapterKind.LIBRARY  #: which client is used
-    speaks: str = ""  #: the well-known provider whose API it has; empty: its own name
-    concurrency_max: int | None = None  #: calls at once; None = no limit
-    tokens_per_minute: int | None = None  #: None = no limit
-    #: a call without data for so long is cut and retried; None = models.idleTimeout
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: Headers of every request.
+    #: Client: library (all providers) or direct (OpenAI-compatible, less CPU).
+    adapter: AdapterKind = AdapterKind.LIBRARY
+    speaks: str = ""  #: Well-known provider whose API the endpoint has. Empty = that of its own name.
+    concurrency_max: int | None = None  #: Calls at once. None = no limit.
+    tokens_per_minute: int | None = None  #: Tokens per minute. None = no limit.
+    #: A call without data for this time is cut and retried. None = models.idleTimeout.
     idle_timeout_s: float | None = None
-    allow_model_mismatch: bool = False  #: another model than asked for may answer
-    context_window: int | None = None  #: tokens; None = as the price list knows it
-    #: Thinking levels in the words of this endpoint; a level that is missing is not sent.
+    allow_model_mismatch: bool = False  #: Accept answers of another model than the requested one.
+    context_window: int | None = None  #: Context window in tokens. None = as the price list knows it.
+    #: Names of thinking levels at this endpoint; a level that is missing is not sent.
     efforts: Mapping[Thinking, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -166,19 +166,19 @@ class AcpAgent:
     """`runtime: "acp:NAME"` starts `command`. Paths may begin with `~`. Raises InvalidInput naming the field."""
 
     name: str
-    command: str = ""  #: without one, that of the known agent of this name, with all it needs
-    args: tuple[str, ...] = ()  #: of the command
-    install: str = ""  #: what brings the command here; said when it is missing
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  #: variables it gets
-    inherit: frozenset[str] = frozenset()  #: names of our own variables it may see beside INHERITED
-    sandbox: bool = True  #: it runs in the sandbox where the session's tools do
-    visible: tuple[str, ...] = ()  #: folders it can read in the sandbox, such as the one it is installed in
-    writable: tuple[
-        str, ...
-    ] = ()  #: ... and those it may change beside the workspace: its login, its sessions
-    memory_bytes: int = 4 << 30  #: that it and all it starts may use in the sandbox; reserved is not used
-    start_timeout_s: float = 60.0  #: until it is ready for a prompt
-    silence_timeout_s: float = 1800.0  #: without a word or a sign of work; a build may take long
+    command: str = ""  #: Program to start. Empty = that of the known agent with this name.
+    args: tuple[str, ...] = ()  #: Arguments of the program.
+    install: str = ""  #: Command that installs the program, shown when it is missing.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  #: Environment variables of the program.
+    inherit: frozenset[str] = frozenset()  #: Names of environment variables that the program inherits.
+    sandbox: bool = True  #: Run the program in the sandbox if the tools of its session are.
+    #: Folders that the program can read in the sandbox, such as its installation.
+    visible: tuple[str, ...] = ()
+    #: Folders that the program can change in the sandbox, besides the workspace.
+    writable: tuple[str, ...] = ()
+    memory_bytes: int = 4 << 30  #: Memory that the program and its processes may use in the sandbox.
+    start_timeout_s: float = 60.0  #: Time until the program must be ready for a prompt.
+    silence_timeout_s: float = 1800.0  #: Time without output or activity after which the program is ended.
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -39,11 +39,13 @@ _NAME = re.compile(r"[a-z0-9.:-]{1,253}", re.ASCII)
 class ListenSettings:
     """`gateway.*`, as far as it is about the socket."""
 
-    host: str = HERE  #: an address of this machine, 0.0.0.0 = all; beyond loopback see allowRemote
-    port: int = 0  #: of the gateway; 0 = any free one
-    #: other machines may connect, unencrypted: a network you trust, or a proxy with TLS before it
+    #: Address of this machine to listen on; 0.0.0.0 = all. Beyond loopback needs allowRemote.
+    host: str = HERE
+    port: int = 0  #: Port of the gateway. 0 = any free one.
+    #: Accept connections of other machines, unencrypted: only in a trusted network or behind a TLS proxy.
     allow_remote: bool = False
-    allowed_hosts: frozenset[str] = frozenset()  #: what it may be called by, beside the names of loopback
+    #: Host names by which the gateway may be reached, besides those of loopback.
+    allowed_hosts: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check(self)

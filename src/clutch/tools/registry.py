@@ -345,12 +345,13 @@ def storable(text: str) -> str:
 class ToolSettings:
     """The settings of the tools of one process."""
 
-    sandbox: Sandbox = Sandbox.ON  #: isolates commands and file tools; off only where you set it
-    network: bool = False  #: network access of sandboxed commands, if their agent may have it
-    allow_private: tuple[str, ...] = ()  #: hosts `web_fetch` may reach although they are not public
-    aliases: bool = False  #: also offer tools under names other systems use
-    shell_needs_approval: bool = False  #: a user approves every command
-    mcp_servers: tuple[McpServer, ...] = ()  #: servers whose tools agents get
+    #: Run commands and file tools in the sandbox. With "off" they have all your rights.
+    sandbox: Sandbox = Sandbox.ON
+    network: bool = False  #: Network access of sandboxed commands, for agents that may have it.
+    allow_private: tuple[str, ...] = ()  #: Hosts that web_fetch may reach although their address is private.
+    aliases: bool = False  #: Also offer tools under the names that other systems use.
+    shell_needs_approval: bool = False  #: A person approves every shell command.
+    mcp_servers: tuple[McpServer, ...] = ()  #: MCP servers whose tools agents get.
 
     def __post_init__(self) -> None:
         check(self)

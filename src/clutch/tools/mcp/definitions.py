@@ -48,22 +48,24 @@ class McpServer:
     """Has either `command` (stdio) or `url` (streamable HTTP). Raises InvalidInput naming the field."""
 
     name: str
-    command: str | None = None  #: a program that speaks on stdin and stdout
-    args: tuple[str, ...] = ()  #: of the command
-    cwd: str | None = None  #: where it is started
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  #: variables it gets
-    inherit: frozenset[str] = frozenset()  #: names of our own variables it may see beside INHERITED
-    sandbox: bool = True  #: its process runs in the sandbox
-    network: bool = False  #: network access in the sandbox; without the sandbox it always has it
-    visible: tuple[str, ...] = ()  #: folders it can read in the sandbox, such as the one it is installed in
-    url: str | None = None  #: streamable HTTP
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: sent with every request
-    connect_timeout_s: float = 10.0  #: until it must have answered the first time
-    call_timeout_s: float = 60.0  #: of one call of a tool
-    read_only_consent: bool = False  #: trust its readOnlyHint and idempotentHint
-    #: tools (or patterns) that a user approves for each call
+    command: str | None = None  #: Program that speaks MCP on stdin and stdout.
+    args: tuple[str, ...] = ()  #: Arguments of the program.
+    cwd: str | None = None  #: Directory in which the program is started.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  #: Environment variables of the program.
+    inherit: frozenset[str] = frozenset()  #: Names of environment variables that the program inherits.
+    sandbox: bool = True  #: Run the program in the sandbox.
+    network: bool = False  #: Network access in the sandbox. Without the sandbox a program always has it.
+    #: Folders that the program can read in the sandbox, such as its installation.
+    visible: tuple[str, ...] = ()
+    url: str | None = None  #: Address of a server with streamable HTTP, instead of command.
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  #: Headers of every request.
+    connect_timeout_s: float = 10.0  #: Time until the server must have answered for the first time.
+    call_timeout_s: float = 60.0  #: Time limit of one tool call.
+    read_only_consent: bool = False  #: Trust the server's readOnlyHint and idempotentHint.
+    #: Tools (names or patterns) whose calls a person approves, or "all".
     approve: frozenset[str] | Literal["all"] = frozenset()
-    allow: tuple[str, ...] = ("*",)  #: the only tools that agents get from it, by the server's names
+    #: The only tools that agents get from this server, by the server's names.
+    allow: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > SERVER_NAME_CHARS_MAX:
