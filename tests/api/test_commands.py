@@ -299,10 +299,10 @@ async def test_steer_send_pause_resume_retry_continue_remove(tmp_path: Path) -> 
         assert (await task).text == "heard: go left"
         await c.wait_idle()
         assert "use `continue`" in await c.command("/tell one more")
-        assert await c.command("/subagents continue one and right") == f"{task.id} goes on."
+        assert await c.command("/subagents continue one and right") == f"Continued {task.id}."
         await c.wait_idle()
         assert (await (await c.get(task.id))).text == "heard: and right"
-        assert await c.command("/subagents retry one") == f"{task.id} starts anew."
+        assert await c.command("/subagents retry one") == f"Retried {task.id}."
         await c.wait_idle()
         for word in ("archive", "remove"):
             assert await c.command(f"/subagents {word} one") == f"Archived {task.id}."
@@ -342,9 +342,9 @@ async def test_plan_is_approved_and_rejected(tmp_path: Path) -> None:
         task = await c.spawn("plan it", label="planner", plan_mode=True)
         await phase(c, task, Phase.AWAITING_APPROVAL)
         assert "needs approval · planner [PLAN:AWAITING APPROVAL] · " in await c.command("/subagents")
-        assert await c.command("/subagents reject planner too risky") == f"{task.id} plans again."
+        assert await c.command("/subagents reject planner too risky") == f"{task.id} revises its plan."
         await phase(c, task, Phase.AWAITING_APPROVAL)
-        assert await c.command("/subagents approve 1 go") == f"{task.id} goes on as planned."
+        assert await c.command("/subagents approve 1 go") == f"{task.id} continues with its plan."
         assert (await task).text == "heard: APPROVED: go"
         assert "no plan that waits" in await c.command("/subagents approve planner")
         assert "planner [PLAN:APPROVED] · " in await c.command("/subagents")
@@ -400,7 +400,7 @@ async def test_new_begins_a_new_talk_and_the_children_go_on(tmp_path: Path) -> N
         await c.say("remember this")
         await c.reply()
         task = await c.spawn("a", label="one", notify_parent=True)
-        assert await c.command("/new") == "A new talk begins. Subagents go on."
+        assert await c.command("/new") == "New conversation. Subagents keep running."
         number, _ = await c.local_gateway.session("agent:main:main")
         from clutch.transactions.read import transcripts
 
@@ -451,7 +451,7 @@ async def test_model_queue_agents_and_status(tmp_path: Path) -> None:
 
 async def test_thread_is_given_to_a_child_and_taken_back(tmp_path: Path) -> None:
     async with chat(tmp_path) as (c, puppets):
-        assert await c.command("/unfocus") == "What is written here goes to no subagent."
+        assert await c.command("/unfocus") == "Messages here go to no subagent."
         task = await c.spawn("a", label="one")
         await puppets.asked.wait()
         await c.receive_thread_message("web", "th1", "/focus one", idempotency_key="f")
@@ -463,8 +463,8 @@ async def test_thread_is_given_to_a_child_and_taken_back(tmp_path: Path) -> None
         assert (await task).text == "heard: look left"
         said = await c.services.db.read(_said_in_threads)
         assert said == [
-            f"What is written here goes to {task.id} now; /unfocus takes it back.",
-            "What is written here goes to no subagent any more.",
+            f"Messages here go to {task.id} now; /unfocus ends that.",
+            "Messages here no longer go to a subagent.",
         ]
 
 
@@ -481,7 +481,7 @@ async def test_chat_is_given_to_a_child_until_it_is_taken_back(tmp_path: Path) -
         await c.say("elsewhere", session="agent:main:chat:other")
         assert await c.reply(session="agent:main:chat:other") == "thanks for elsewhere"
         await c.say("/unfocus")
-        assert "no subagent any more" in await c.reply()
+        assert "no longer go to a subagent" in await c.reply()
         await c.say("and you?")
         assert await c.reply() == "thanks for and you?"
         assert puppets.heard[thanked:] == ["elsewhere", "and you?"]

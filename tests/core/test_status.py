@@ -97,7 +97,7 @@ CASES: list[tuple[TaskStatus, dict[str, object], str]] = [
     (TaskStatus.WAITING, {"phase": Phase.PAUSED, "cause": Reason.CHILDREN}, "resuming: its subagents have finished"),
     (
         TaskStatus.WAITING, {"phase": Phase.PAUSED, "cause": Reason.BUDGET, "parked_until": AT + 9},
-        "waiting for budget that other calls have reserved",
+        "waiting for budget",
     ),
     (TaskStatus.NEEDS_APPROVAL, {"phase": Phase.AWAITING_APPROVAL}, "asks to approve its plan"),
     (

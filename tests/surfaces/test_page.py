@@ -9,12 +9,16 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
 
+from clutch.core.ids import task_id
+from clutch.core.status import delivery_text, doing_now
 from clutch.errors import ConfigInvalid
 from clutch.surfaces.http.auth import FAILURES_MAX, FILES
 from clutch.tools.mcp.definitions import McpServer
 from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
+from tests.core.test_status import AT
 from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.test_states import TABLE, page_of_all
 from tests.surfaces.typed import typed
 
 #: What browsers have taken for a program, each with a mark that a run would leave.
@@ -78,6 +82,19 @@ def test_the_tree_is_live_and_a_task_tells_its_story(db: Served, page: Page) -> 
     expect(page.locator("#story")).to_contain_text("a slow one: done")
     expect(page.locator("#result")).to_contain_text("heard: ")
     expect(page.locator("#story li").first).to_be_visible()
+
+
+def test_the_page_shows_the_states_of_the_gateway_and_no_words_of_its_own(db: Served, page: Page) -> None:
+    answer = page_of_all()
+    page.route("**/v1/tasks?*", lambda route: route.fulfill(json=answer))
+    page.clock.install(time=AT)
+    page.reload()
+    expect(page.locator("#summary")).to_have_text(answer["summary"]["text"])
+    for expected, view in TABLE:
+        cells = page.locator(f"#tasks tr[data-key={task_id(view.task_id)}] td")
+        expect(cells.nth(1)).to_have_text(expected)
+        expect(cells.nth(2)).to_contain_text(doing_now(view).text)
+        expect(cells.nth(6)).to_have_text(delivery_text(view.delivery))
 
 
 def test_a_story_is_seen_where_it_was_asked_for_and_can_be_closed(db: Served, page: Page) -> None:

@@ -217,7 +217,7 @@ async def send(chat: Chat, text: str) -> str:
     sent = await chat.actions.send(chat.caller, task, message, None, chat.key)
     match sent.status:
         case SendStatus.OK if sent.reply is None:
-            return f"{ids.task_id(task)} has read it and has nothing to say."
+            return f"{ids.task_id(task)} has read it and did not reply."
         case SendStatus.OK:
             return f"{ids.task_id(task)} replies: {sent.reply}"
         case SendStatus.ACCEPTED:
@@ -265,13 +265,13 @@ async def resume(chat: Chat, text: str) -> str:
 async def retry(chat: Chat, text: str) -> str:
     target, message = first_word(text)
     task = await chat.actions.retry(chat.caller, await chat.task(target), message, chat.key)
-    return f"{ids.task_id(task.id)} starts anew."
+    return f"Retried {ids.task_id(task.id)}."
 
 
 async def continue_(chat: Chat, text: str) -> str:
     target, message = first_word(text)
     task = await chat.actions.continue_(chat.caller, await chat.task(target), message, chat.key)
-    return f"{ids.task_id(task.id)} goes on."
+    return f"Continued {ids.task_id(task.id)}."
 
 
 async def decide(chat: Chat, text: str, decision: Decision) -> str:
@@ -305,18 +305,18 @@ async def _plan(chat: Chat, verb: Verb, task: int) -> str:
 
 def _decided(decided: PlanDecision) -> str:
     task = ids.task_id(decided.task_id)
-    said = {"approved": "goes on as planned", "revising": "plans again", "ended": "was ended"}
+    said = {"approved": "continues with its plan", "revising": "revises its plan", "ended": "was ended"}
     return f"{task} {said[decided.status]}."
 
 
 async def redeliver(chat: Chat, text: str) -> str:
     task = await chat.actions.redeliver(chat.caller, await chat.task(only_word(text)))
-    return f"The result of {ids.task_id(task.id)} is told again."
+    return f"Delivering the result of {ids.task_id(task.id)} again."
 
 
 async def dismiss(chat: Chat, text: str) -> str:
     task = await chat.actions.dismiss(chat.caller, await chat.task(only_word(text)))
-    return f"The result of {ids.task_id(task.id)} need not be told."
+    return f"Discarded the result of {ids.task_id(task.id)}; it stays readable."
 
 
 async def archive(chat: Chat, text: str) -> str:
@@ -497,13 +497,13 @@ async def stop(chat: Chat, text: str) -> str:
 async def begin_anew(chat: Chat, text: str) -> str:
     nothing(text)
     await chat.look(Verb.SEND, chat.session_id, control.begin_anew, chat.services.policy, chat.session_id)
-    return "A new talk begins. Subagents go on."
+    return "New conversation. Subagents keep running."
 
 
 async def compact(chat: Chat, text: str) -> str:
     nothing(text)
     await chat.look(Verb.SEND, chat.session_id, control.want_summary, chat.session_id)
-    return "What was said so far is summarised before the next turn."
+    return "The conversation is summarised before the next turn."
 
 
 def _used(used: Tally) -> str:
@@ -548,7 +548,7 @@ async def status(chat: Chat, text: str) -> str:
         (
             f"Session: {about.key}",
             f"Model: {about.model or chat.services.policy.model_of(about.agent_id)}",
-            f"State: {'in a turn' if about.is_running else 'idle'}, {counted(about.waiting, 'waiting letter')}",
+            f"State: {'running' if about.is_running else 'idle'}, {counted(about.waiting, 'message')} waiting",
             f"Subagents: {about.children_active} active, {about.children_total} in all",
             f"Tokens: {_used(used)}, {counted(used.calls, 'call')}",
             *(
@@ -565,16 +565,16 @@ async def focus(chat: Chat, text: str) -> str:
     await chat.look(
         Verb.SEND, task, messages.focus, chat.services.policy, task, chat.thread, chat.caller.actor
     )
-    return f"What is written here goes to {ids.task_id(task)} now; /unfocus takes it back."
+    return f"Messages here go to {ids.task_id(task)} now; /unfocus ends that."
 
 
 async def unfocus(chat: Chat, text: str) -> str:
     nothing(text)
     owner = await chat.services.db.read(sessions.session_of, *sessions.name(chat.thread))
     if owner is None:
-        return "What is written here goes to no subagent."
+        return "Messages here go to no subagent."
     await chat.look(Verb.SEND, owner, messages.unfocus, chat.services.policy, chat.thread, chat.caller.actor)
-    return "What is written here goes to no subagent any more."
+    return "Messages here no longer go to a subagent."
 
 
 COMMANDS: Mapping[str, Command] = {

@@ -144,11 +144,11 @@ def doing(task: Task, now: float, stalled_s: float | None = None) -> str:
     return f"{text} · stalled" if is_running and now - (moved or now) > (stalled_s or 0.0) else text
 
 
-def _now(task: Task, now: float, stalled_s: float | None) -> str:
-    """Return the cell of a row: where the result of a failed task is, since `failure` shows its error."""
-    if task["status"] in RETRYABLE:
-        return f"result {task['delivery']['text']}"
-    return doing(task, now, stalled_s)
+def _beside(task: Task, now: float, stalled_s: float | None) -> str:
+    """Return what stands beside the state in a line. The line below a failed task has its error: see `failure`."""
+    if task["status"] not in RETRYABLE:
+        return doing(task, now, stalled_s)
+    return str(task["delivery"]["text"]) if task["delivery"]["status"] == DeliveryStatus.UNDELIVERED else ""
 
 
 def failure(task: Task, command: Command) -> str | None:
@@ -205,7 +205,8 @@ def _with_failure(task: Task, text: str, before: str, command: Command) -> Itera
 def _row(number: int, task: Task, now: float, stalled_s: float | None) -> tuple[str, ...]:
     named = "  " * (task["depth"] - 1) + label(task)
     figures = (elapsed(task, now), used(task), cost(task))
-    return (str(number), task["taskId"], task["status"], named, *figures, _now(task, now, stalled_s))
+    beside = _beside(task, now, stalled_s) or task["doingNow"]
+    return (str(number), task["taskId"], task["status"], named, *figures, beside)
 
 
 def _line(row: Sequence[str], wide: Sequence[int]) -> str:
@@ -236,15 +237,18 @@ def _branches(
     for task in tasks:
         is_last = task is tasks[-1]
         below = before + ("    " if is_last else "│   ")
-        text = fitted(one_line(task, now, stalled_s), width() - len(below)).rstrip()
+        cells = width() - len(below)
+        text = fitted(one_line(task, now, stalled_s, cells), cells).rstrip()
         first, *rest = _with_failure(task, text, below, command)
         yield f"{before}{'└── ' if is_last else '├── '}{first}"
         yield from rest
         yield from _branches(task["nodes"], below, now, command, stalled_s)
 
 
-def one_line(task: Task, now: float, stalled_s: float | None = None) -> str:
-    """`running · AI research · 2m30s · 15.2k tok · web_fetch "example.com" · 4 s · t_7f3a`"""
+def one_line(task: Task, now: float, stalled_s: float | None = None, cells: int | None = None) -> str:
+    """`running · AI research · 2m30s · 15.2k tok · web_fetch "example.com" · 4 s · t_7f3a`
+
+    `cells`: the width. What the task does now is cut to fit, so that its id stays readable."""
     time_ = elapsed(task, now)
     parts = (
         task["status"],
@@ -252,10 +256,12 @@ def one_line(task: Task, now: float, stalled_s: float | None = None) -> str:
         "" if time_ == NO_TIME else time_,
         "" if used(task) == UNKNOWN else f"{used(task)} tok",
         "" if cost(task) == "n/a" else cost(task),
-        _now(task, now, stalled_s),
-        task["taskId"],
     )
-    return " · ".join(part for part in parts if part)
+    beside = _beside(task, now, stalled_s)
+    before, after = "".join(f"{part} · " for part in parts if part), f" · {task['taskId']}"
+    if cells is not None:
+        beside = fitted(beside, cells - columns(before + after)).rstrip()
+    return before + beside + after if beside else before + task["taskId"]
 
 
 def hour(moment: str) -> str:

@@ -74,12 +74,12 @@ def ps(
         Phase | None,
         typer.Option(metavar="PHASE", help=f"Only in this phase: {', '.join(Phase)}.", show_default=False),
     ] = None,
-    undelivered: Annotated[bool, typer.Option("--undelivered", help="Only what could not be told.")] = False,
+    undelivered: Annotated[bool, typer.Option("--undelivered", help="Only undelivered results.")] = False,
     limit: Annotated[
         int, typer.Option(min=1, max=200, help="At most this many; active tasks are always all shown.")
     ] = 50,
     cursor: Annotated[
-        str | None, typer.Option(help="Go on after an earlier list: its `next`.", show_default=False)
+        str | None, typer.Option(help="Continue after an earlier list: its `next`.", show_default=False)
     ] = None,
     state: State = None,
     as_json: AsJson = False,
@@ -100,7 +100,7 @@ def ps(
 
 @looks.command()
 def dead(state: State = None, as_json: AsJson = False) -> None:
-    """List results that could not be told. `redeliver` or `dismiss` them."""
+    """List undelivered results. `redeliver` or `dismiss` them."""
     _list(state, ListOptions(is_undelivered=True), as_json=as_json, command="dead")
 
 
@@ -122,7 +122,7 @@ def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: st
 
 @looks.command()
 def top(state: State = None, as_json: AsJson = False) -> None:
-    """Show the list of tasks live, what works first; q leaves. With --json it is shown once."""
+    """Show the list of tasks live; q leaves. With --json it is shown once."""
     if as_json or not is_terminal():
         return _list(state, ListOptions(), as_json=as_json, command="top")
     from clutch.cli.chat.terminal import Keyboard, whole_screen
@@ -161,7 +161,7 @@ def tree(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who works for whom. Works without a gateway, too."""
+    """Show the tree of tasks. Works without a gateway, too."""
     with answering("tree", as_json=as_json), source(state) as here:
         page = here.tasks(**ListOptions(is_all=all_ or target is not None, root=target).to_query())
         tops = nested(page["tasks"])
@@ -181,7 +181,7 @@ def tree(
 
 @looks.command()
 def inbox(state: State = None, as_json: AsJson = False) -> None:
-    """List what waits for you: plans, questions, approvals, budgets. At a terminal, decide with a key."""
+    """List the inbox: plans, questions, approvals, budgets. At a terminal, decide with a key."""
     with answering("inbox", as_json=as_json), source(state) as here:
         said = here.inbox()
         if as_json:
@@ -237,11 +237,13 @@ def _item(state: Path | None, item: dict[str, Any]) -> str:
 @looks.command()
 def logs(
     target: Target = "last",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue until the task has ended.")
+    ] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a task was told, said and did, in order. With --json one object per line."""
+    """Print the transcript of a task. With --json one object per line."""
     with answering("logs", as_json=as_json):
         with source(state) as here:
             if here.is_fresh and target in NEWEST:
@@ -311,7 +313,9 @@ def _print_lines(
 
 @looks.command()
 def why(target: Target = "last", state: State = None, as_json: AsJson = False) -> None:
-    """Tell how a task came to where it is and what it waits for. Also how it was told. Default: the last one."""
+    """Explain a task's status.
+
+    Timeline, what blocks it, delivery attempts. Default: the last task. Example: clutch why t_7f3a"""
     with answering("why", as_json=as_json), source(state) as here:
         found = NO_TASK if here.is_fresh and target in NEWEST else here.why(target)
         if as_json:

@@ -235,7 +235,7 @@ def _work(view: TaskView) -> Doing:
 
 def _wait(view: TaskView) -> Doing:
     if view.cause is Reason.BUDGET:
-        return Doing("waiting for budget that other calls have reserved")
+        return Doing("waiting for budget")
     if not view.children_active:
         return Doing("resuming: its subagents have finished")
     since = view.ended_at if view.phase is Phase.ANNOUNCE_DEFERRED else view.progress_at

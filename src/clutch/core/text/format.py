@@ -55,7 +55,7 @@ def quoted(text: str, length_max: int = LABEL_MAX) -> str:
 
 
 def typed(*words: str, state: str | None = None) -> str:
-    """A command as somebody types it: it runs as it is printed. `state`: None where everybody finds it."""
+    """Return a command that runs as it is printed. `state`: the directory it must name; None: the default one."""
     return shlex.join(("clutch", *words, *(() if state is None else ("--state", state))))
 
 
