@@ -1,6 +1,6 @@
 """A FastAPI application with background agents: start a task, read its status, stream its text to a browser.
 
-    pip install clutch-agents fastapi
+    pip install fastapi
     uvicorn fastapi_app:app --workers 2 --timeout-graceful-shutdown 5
 
     open http://127.0.0.1:8000 in a browser, or:
@@ -21,11 +21,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, HTTPException, Request
-from fastapi.responses import HTMLResponse, StreamingResponse
+from fastapi import Depends, FastAPI, Header, Request
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
-from clutch import Clutch, ClutchError, NotFound, Task
+from clutch import Clutch, ClutchError, IdempotencyConflict, InvalidInput, NotFound, SpawnRefused, Task
+
+STATUS = {NotFound: 404, IdempotencyConflict: 409, InvalidInput: 422, SpawnRefused: 429}
 
 
 @asynccontextmanager
@@ -49,10 +51,14 @@ def opened(request: Request) -> Clutch:
 
 
 async def found(task_id: str, clutch: Annotated[Clutch, Depends(opened)]) -> Task:
-    try:
-        return await clutch.get(task_id)
-    except NotFound as error:
-        raise HTTPException(404, str(error)) from error
+    return await clutch.get(task_id)
+
+
+@app.exception_handler(ClutchError)
+async def refused(request: Request, error: ClutchError) -> JSONResponse:
+    """Every error of Clutch says what is wrong, the rule and the fix."""
+    status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 503)
+    return JSONResponse({"error": str(error)}, status)
 
 
 class NewTask(BaseModel):
@@ -67,10 +73,7 @@ async def create(
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> dict[str, str]:
     """Start a task. It is on disk when this returns; a repeated Idempotency-Key returns the same task."""
-    try:
-        task = await clutch.spawn(new.prompt, label=new.label, idempotency_key=idempotency_key)
-    except ClutchError as error:  # refused by a limit, a budget or a rule: the message says which
-        raise HTTPException(409, str(error)) from error
+    task = await clutch.spawn(new.prompt, label=new.label, idempotency_key=idempotency_key)
     return {"id": task.id, "label": task.label}
 
 

@@ -1,6 +1,6 @@
 """A LangGraph graph as a child: it becomes durable, listed, steered, killed and awaited like every other task.
 
-    pip install clutch-agents langgraph
+    pip install langgraph
     python langgraph_child.py
 
     drafting (attempt 1)

@@ -1,6 +1,5 @@
 """An MCP client that starts a background task with `clutch mcp` and reads its result later, from a new connection.
 
-    pip install 'clutch-agents[mcp]'
     python mcp_client.py
 
     spawned t_1000002

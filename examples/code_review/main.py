@@ -12,8 +12,8 @@
     app.py:8: function without a test
 
 `workspace="isolated"` gives each child a git worktree of its own below `review-state/workspaces`, enforced by the
-sandbox: children can run tests and change files without disturbing each other or your checkout. It needs Linux with
-bubblewrap >= 0.8 (`apt install bubblewrap`); without it the spawn is refused, and the error says so.
+sandbox: children can run tests and change files without disturbing each other or your checkout. On Linux the sandbox
+needs bubblewrap >= 0.8 (`apt install bubblewrap`); without it the spawn is refused, and the error says so.
 """
 
 from __future__ import annotations

@@ -46,13 +46,15 @@ class Server:
             text=True,
         )
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.log = ""
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
+        with self._process.stdout as output:
+            for line in output:
+                self._lines.put(line)
 
     def until(self, pattern: str) -> str:
         """Return the first group of the next line of the log that matches."""
@@ -64,6 +66,7 @@ class Server:
 
     def stop(self) -> int:
         self._process.send_signal(signal.SIGTERM)
+        self._reader.join(PATIENCE_S)
         return self._process.wait(PATIENCE_S)
 
     def ask(self, path: str, body: dict[str, str] | None = None, **headers: str) -> dict[str, Any]:
@@ -106,8 +109,13 @@ def task_is_started_once_watched_and_read(server: Server) -> None:
     assert (last, done["outcome"]) == ("done", "ok")
     read = server.ask(f"/tasks/{task['id']}")
     assert (read["label"], read["status"], read["text"]) == ("sizes", "done", done["text"])
-    with pytest.raises(HTTPError, match="404"):
-        server.ask("/tasks/t_1")
+    for status, path, sent in (
+        (404, "/tasks/t_1", None),
+        (422, "/tasks/first", None),
+        (409, "/tasks", {"prompt": "?"}),
+    ):
+        with pytest.raises(HTTPError, match=str(status)):
+            server.ask(path, sent, Idempotency_Key="one")
 
 
 def page_shows_the_text(server: Server, browser: Browser) -> None:
