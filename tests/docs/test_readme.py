@@ -62,10 +62,10 @@ def test_no_agent_reads_the_token_that_the_example_left_in_the_folder(tmp_path: 
         return done.stdout
 
     try:
-        for question in ("sizes", "reading", "alone"):
+        for question in ("sizes", "reading", "overview"):
             for place in (".", "clutch-state"):
                 said = clutch("run", f'question: {question}\nin: ["{place}"]', "--wait")
-                assert "offline model" in said, said
+                assert "demo model" in said, said
                 assert token not in said
         assert token not in clutch("logs", "last")
     finally:

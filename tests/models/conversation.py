@@ -54,6 +54,7 @@ class Conversation:
     fates: dict[str, str] = field(default_factory=dict)
     has_yield: bool = True
     one_by_one: bool = False
+    system: str = ""
     transcript: list[Message] = field(default_factory=list)
     children: list[Child] = field(default_factory=list)
     told: int = 0
@@ -74,7 +75,7 @@ class Conversation:
 
     async def ask(self) -> Answer:
         request = ModelRequest(
-            "offline", "", tuple(self.transcript), self.specs(), f"s:{len(self.transcript)}"
+            "offline", self.system, tuple(self.transcript), self.specs(), f"s:{len(self.transcript)}"
         )
         return await OfflineModel(lambda _: 0.0, no_sleep).ask(request, lambda _: None)
 

@@ -1,4 +1,5 @@
-"""What the demo model reads from a transcript: the results of its calls, and the reports of its children.
+"""What the demo model can be asked, and what it reads from a transcript: the results of its calls, and the reports of
+its subagents.
 
 The results of tools are parsed in their documented form: `list` prints a kind or size, two spaces and a path; `search`
 prints `path:line: text`; `read` a number, two spaces and the line; notices are in parentheses. A path that could be
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any
 
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Transcript
+from clutch.core.text.format import size
 from clutch.core.text.results import parse_fences
 
 TRIES_MAX = 2  #: a call without a result is made once more; a second failure is final
@@ -25,7 +27,7 @@ _PATH = r'"(?:[^"\\]|\\.)*"|[^":]+'
 _LISTED = re.compile(r" *([a-z]+|\d+)  (.+)")
 _MATCHED = re.compile(rf"({_PATH}):(\d+): (.*)", re.DOTALL)
 _READ = re.compile(r" *(\d+)  (.*)", re.DOTALL)
-_FINDING = re.compile(rf"FINDING ({_PATH}):(\d+): (.*)", re.DOTALL)
+_FINDING = re.compile(rf"- ({_PATH}):(\d+): (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,13 @@ def tidy(text: str) -> str:
 
 
 def findings_of(text: str) -> tuple[Finding, ...]:
-    """Return the findings in a child's answer, one per line `FINDING file:line: text`."""
-    found = (_FINDING.fullmatch(line) for line in text.split("\n"))
-    return tuple(Finding(named(hit[1]), int(hit[2]), hit[3]) for hit in found if hit)
+    """Return the findings in an answer, one per line `- file:line: text`."""
+    return tuple(_found(_FINDING, text))
+
+
+def _found(form: re.Pattern[str], text: str) -> Iterator[Finding]:
+    hits = (form.fullmatch(line) for line in text.split("\n"))
+    return (Finding(named(hit[1]), int(hit[2]), hit[3]) for hit in hits if hit)
 
 
 def listing(text: str) -> Listing:
@@ -104,8 +110,7 @@ def listing(text: str) -> Listing:
 
 
 def matched(text: str) -> list[Finding]:
-    found = (_MATCHED.fullmatch(line) for line in text.split("\n"))
-    return [Finding(named(hit[1]), int(hit[2]), hit[3]) for hit in found if hit]
+    return list(_found(_MATCHED, text))
 
 
 def lines_read(path: str, text: str) -> list[Finding]:
@@ -229,281 +234,138 @@ def _report(block: Sequence[str]) -> Iterator[ChildReport]:
 
 
 # --------------------------------------------------------------------------------------------------
-# The questions that a child can answer about a folder.
-#
-# A question is one or two rounds of tool calls, the second chosen from the results of the first, and a report. A report
-# contains only what a tool returned.
-
-READS_MAX = 4
-PLACES_MAX = 4
+# The questions. Each is one or two rounds of tool calls, the second chosen from the results of the first, and a
+# report. A report contains only what a tool returned.
 
 LIST_ALL = Call("list", {"path": ".", "recursive": True})
 
+
+def _search(pattern: str, limit: int = 12, per_file: int = 2, **where: Any) -> Call:
+    return Call("search", {"pattern": pattern, "limit": limit, "per_file": per_file, **where})
+
+
 _MARKERS = (
-    r"\b(?:TODO|FIXME)\b",
-    r"\b(?:XXX|HACK|BUG)\b",
-    r"(?i)\b(?:deprecated|obsolete)\b",
-    r"(?i)\b(?:workaround|not implemented|NotImplementedError)\b",
+    _search(r"\b(?:TODO|FIXME)\b", per_file=3),
+    _search(r"\b(?:XXX|HACK|BUG)\b", per_file=3),
+    _search(r"(?i)\b(?:deprecated|obsolete)\b", per_file=3),
+    _search(r"(?i)\b(?:workaround|not implemented|NotImplementedError)\b", per_file=3),
+)
+_OUTLINE = (
+    _search(r"^#{1,4} \S", limit=20),
+    _search(
+        r"^\s*(?:(?:pub|public|private|static|export|async|abstract)\s+)*"
+        r"(?:def|class|function|func|fn|struct|enum|trait|impl|interface|type|const) \w+",
+        limit=20,
+    ),
+    _search(r"^\[[^\]]+\]|^[A-Za-z_][\w-]*:(?: |$)|(?i)^\s*create |<(?:title|h[1-3])\b"),
+    _search(r"^[^\W\d_][^{}();=:]{2,70}$", per_file=1),
 )
 _REFERENCES = (
-    r"https?://[^\s\"'<>)]+",
-    r"^\s*(?:from \S+ import|import|#include|require|use|source)\b\s*\S+",
-    r"(?i)\bsee (?:also )?[`'\"(\[]?\w",
+    _search(r"https?://[^\s\"'<>)]+", 10, 1),
+    _search(r"^\s*(?:from \S+ import|import|#include|require|use|source)\b\s*\S+", 10, 1),
+    _search(r"(?i)\bsee (?:also )?[`'\"(\[]?\w", 10, 1),
 )
-_WORDS_AT_MARGIN = r"^[^\W\d_][^{}();=]{2,70}$"
-_CODE = r"^\s*(?:(?:pub|public|private|static|export|async|abstract)\s+)*(?:{}) \w+"
-_LONG = Call("search", {"pattern": r"^.{120}", "limit": 12, "per_file": 2})
-_DEEP = Call("search", {"pattern": r"^(?: {20}|\t{5})\s*\S", "limit": 4, "per_file": 1})
-#: Patterns of outline lines, by suffix of the file name.
-_OUTLINES: Mapping[str, str] = {
-    ".md": r"^#{1,4} \S",
-    ".py": _CODE.format("def|class"),
-    ".js": _CODE.format("function|class|const"),
-    ".ts": _CODE.format("function|class|interface|type|const"),
-    ".tsx": _CODE.format("function|class|interface|type|const"),
-    ".go": _CODE.format("func|type"),
-    ".rs": _CODE.format("fn|struct|enum|trait|impl|mod"),
-    ".java": _CODE.format("class|interface|enum"),
-    ".c": r"^(?:typedef|struct|enum|[a-z]\w* \*?\w+\()",
-    ".h": r"^(?:typedef|struct|enum|#define) ",
-    ".sql": r"(?i)^\s*create ",
-    ".toml": r"^\[[^\]]+\]",
-    ".ini": r"^\[[^\]]+\]",
-    ".cfg": r"^\[[^\]]+\]",
-    ".yml": r"^[A-Za-z_][\w-]*:",
-    ".yaml": r"^[A-Za-z_][\w-]*:",
-    ".json": r'^\s{0,4}"[^"]+":',
-    ".html": r"<(?:title|h[1-3])\b",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class DemoRequest:
-    """The request of a task, written as lines like `question: markers` and `in: ["src"]`."""
-
-    question: str
-    places: tuple[str, ...] = (".",)
-    types: tuple[str, ...] = ()
-    closing: bool = False
-
-    def __str__(self) -> str:
-        lines = [f"question: {self.question}"]
-        if self.places != (".",):
-            lines.append(f"in: {json.dumps(self.places)}")
-        if self.types:
-            lines.append(f"types: {json.dumps(self.types)}")
-        if self.closing:
-            lines.append("part: closing")
-        return "\n".join(lines)
+_SIZES = (LIST_ALL, _search(r"^.{120}"), _search(r"^(?: {20}|\t{5})\s*\S", 4, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
-    first: Callable[[DemoRequest], Sequence[Call]]
-    second: Callable[[DemoRequest, DemoEvidence], Sequence[Call]]
-    findings: Callable[[DemoRequest, DemoEvidence], Sequence[Finding]]
-    summary: Callable[[DemoRequest, DemoEvidence], str]
+    hit: str  #: what one finding is
+    hits: str
+    calls: tuple[Call, ...] = ()  #: the first round; empty: a search in each place of the request
+    reads_largest: bool = False  #: the second round reads the largest files, and not those that were found
 
 
-def order_in(task: str) -> DemoRequest | None:
-    said = _said(task)
-    if said.get("question") not in QUESTIONS:
-        return None
-    return DemoRequest(
-        said["question"],
-        _names(said.get("in")) or (".",),
-        _names(said.get("types")),
-        closing=said.get("part") == "closing",
-    )
+QUESTIONS: Mapping[str, DemoQuestion] = {
+    "markers": DemoQuestion("line marked as unfinished", "lines marked as unfinished", _MARKERS),
+    "outline": DemoQuestion("heading or definition", "headings and definitions", _OUTLINE),
+    "references": DemoQuestion("line that points elsewhere", "lines that point elsewhere", _REFERENCES),
+    "sizes": DemoQuestion("large file or long line", "large files and long lines", _SIZES, reads_largest=True),
+    "reading": DemoQuestion("beginning of a file", "beginnings of files"),
+    "overview": DemoQuestion("notable line", "notable lines", (*_MARKERS, *_OUTLINE, *_SIZES), reads_largest=True),
+}  # fmt: skip
+#: The two that an agent passes on to subagents.
+SURVEY, PLACES = "survey", "places"
+READS_MAX = 4
+PLACES_MAX = 4
+
+_SURVEY = re.compile(r"(?im)^\s*survey\b")
 
 
-def places_in(task: str) -> tuple[str, ...]:
-    """Return the places that a task names."""
-    return _names(_said(task).get("in"))
+@dataclass(frozen=True, slots=True)
+class DemoRequest:
+    """The request of a task, written as the lines `question: markers` and `in: ["src"]`."""
+
+    question: str
+    places: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        places = f"\nin: {json.dumps(self.places)}" if self.places else ""
+        return f"question: {self.question}{places}"
 
 
-def _said(task: str) -> dict[str, str]:
-    return dict(re.findall(r"(?m)^(question|in|types|part): (.*)$", task))
-
-
-def _names(text: str | None) -> tuple[str, ...]:
+def request_in(task: str) -> DemoRequest | None:
+    said = dict(re.findall(r"(?m)^(question|in): (.*)$", task))
+    if said.get("question") not in (*QUESTIONS, PLACES):
+        return DemoRequest(SURVEY) if _SURVEY.search(task) else None
     try:
-        names: Any = json.loads(text or "[]")
+        names: Any = json.loads(said.get("in", "[]"))
     except ValueError:
-        return ()
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+        names = []
+    places = names if isinstance(names, list) else []
+    return DemoRequest(said["question"], tuple(name for name in places if isinstance(name, str)))
 
 
-def _nothing(_: DemoRequest, __: DemoEvidence) -> list[Call]:
-    return []
+def first_calls(request: DemoRequest) -> Sequence[Call]:
+    """Return the first round of calls. `.` stands for the files beside the subfolders."""
+    places = (request.places or (".",))[:PLACES_MAX]
+    beginnings = [_search(r"\S", 8, 1, path=place, recursive=place != ".") for place in places]
+    return QUESTIONS[request.question].calls or beginnings
 
 
-def calls_of(order: DemoRequest, evidence: DemoEvidence) -> tuple[Call, ...]:
-    """Return the calls that are still to be made; none when the question can be answered."""
-    question = QUESTIONS[order.question]
-    return evidence.missing(question.first(order)) or evidence.missing(question.second(order, evidence))
+def calls_of(request: DemoRequest, evidence: DemoEvidence) -> list[Call]:
+    """Return the calls of both rounds, as far as the evidence determines them."""
+    first = list(first_calls(request))
+    question = QUESTIONS[request.question]
+    if question.reads_largest:
+        files = [path for path, _ in folder(evidence).largest]
+    else:
+        files = [] if question.calls else files_in(_hits(first, evidence))
+    return [*first, *(Call("read", {"path": file, "limit": 3}) for file in files[:READS_MAX])]
 
 
-# --- reading the answers ----------------------------------------------------------------------------------
-
-
-def folder(evidence: DemoEvidence, call: Call = LIST_ALL) -> Listing:
-    return listing(evidence.text(call) or "")
+def findings_in(calls: Iterable[Call], evidence: DemoEvidence) -> list[Finding]:
+    """Return the first line of each file that was read, then the hits of the searches."""
+    calls = list(calls)
+    read = (lines_read(call.args["path"], evidence.text(call) or "") for call in calls if call.name == "read")
+    found = [*(lines[0] for lines in read if lines), *_hits(calls, evidence)]
+    return list({(one.file, one.line): one for one in found}.values())
 
 
 def _hits(calls: Iterable[Call], evidence: DemoEvidence) -> list[Finding]:
     """Return the hits in turn from each search, so that one search does not displace the others."""
     answers = [matched(evidence.text(call) or "") for call in calls if call.name == "search"]
-    return _unique(hit for row in zip_longest(*answers) for hit in row if hit is not None)
+    return [hit for row in zip_longest(*answers) for hit in row if hit is not None]
 
 
-def _unique(findings: Iterable[Finding]) -> list[Finding]:
-    return list({(found.file, found.line): found for found in findings}.values())
+def folder(evidence: DemoEvidence) -> Listing:
+    return listing(evidence.text(LIST_ALL) or "")
+
+
+def places_of(seen: Listing) -> tuple[str, ...]:
+    """Return the subfolders by number of files, largest first; `.` stands for the files beside them."""
+    tops = [path.partition("/")[0] if "/" in path else "." for path, _ in seen.files]
+    return tuple(sorted(set(tops), key=lambda top: (-tops.count(top), top)))
 
 
 def files_in(findings: Iterable[Finding]) -> list[str]:
     return list(dict.fromkeys(found.file for found in findings))
 
 
-def _read(calls: Iterable[Call], evidence: DemoEvidence) -> list[list[Finding]]:
-    """Return the lines of each file that is not empty."""
-    read = (lines_read(call.args["path"], evidence.text(call) or "") for call in calls if call.name == "read")
-    return [lines for lines in read if lines]
-
-
 def mentioned(files: Sequence[str], count: int = 3) -> str:
     names = ", ".join(written(file) for file in files[:count])
-    return f"{names} and {len(files) - count} more" if len(files) > count else names or "none"
+    return f"{names} and {len(files) - count} more" if len(files) > count else names or "no file"
 
 
-# --- searches: one round, and the hits are reported ---------------------------------------------------------
-
-
-def _searching(searches: Callable[[DemoRequest], list[Call]], hit_is: str, hits_are: str) -> DemoQuestion:
-    def findings(order: DemoRequest, evidence: DemoEvidence) -> list[Finding]:
-        return _hits(searches(order), evidence)
-
-    def summary(order: DemoRequest, evidence: DemoEvidence) -> str:
-        hits = findings(order, evidence)
-        if not hits:
-            return f"no {hits_are}"
-        return f"{len(hits)} {hit_is if len(hits) == 1 else hits_are}, in {mentioned(files_in(hits))}"
-
-    return DemoQuestion(searches, _nothing, findings, summary)
-
-
-def _marker_searches(_: DemoRequest) -> list[Call]:
-    return [Call("search", {"pattern": pattern, "limit": 12, "per_file": 3}) for pattern in _MARKERS]
-
-
-def _reference_searches(_: DemoRequest) -> list[Call]:
-    return [Call("search", {"pattern": pattern, "limit": 10, "per_file": 1}) for pattern in _REFERENCES]
-
-
-def _outline_searches(order: DemoRequest) -> list[Call]:
-    if not order.types:
-        return [Call("search", {"pattern": _WORDS_AT_MARGIN, "limit": 12, "per_file": 2})]
-    patterns = {kind: _OUTLINES.get(kind, _WORDS_AT_MARGIN) for kind in order.types}
-    return [
-        Call("search", {"pattern": pattern, "glob": f"*{kind}", "limit": 12, "per_file": 2})
-        for kind, pattern in patterns.items()
-    ]
-
-
-_MARKED = _searching(
-    _marker_searches, "line with a marker of unfinished work", "lines with a marker of unfinished work"
-)
-_OUTLINE = _searching(_outline_searches, "heading or definition", "headings and definitions")
-_POINTING = _searching(_reference_searches, "line that points elsewhere", "lines that point elsewhere")
-
-
-# --- sizes ------------------------------------------------------------------------------------------------
-
-
-def _size_calls(_: DemoRequest) -> list[Call]:
-    return [LIST_ALL, _LONG, _DEEP]
-
-
-def _largest_files(_: DemoRequest, evidence: DemoEvidence) -> list[Call]:
-    return [Call("read", {"path": path, "limit": 3}) for path, _ in folder(evidence).largest[:READS_MAX]]
-
-
-def _sizes(order: DemoRequest, evidence: DemoEvidence) -> list[Finding]:
-    openings = [lines[0] for lines in _read(_largest_files(order, evidence), evidence)]
-    return _unique([*openings, *_hits(_size_calls(order), evidence)])
-
-
-def _sizes_summary(_: DemoRequest, evidence: DemoEvidence) -> str:
-    largest = [f"{written(path)} ({size} bytes)" for path, size in folder(evidence).largest[:3]]
-    long_lines = len(_hits([_LONG], evidence))
-    return f"largest: {', '.join(largest) or 'none'}; {long_lines} lines of 120 characters or more"
-
-
-# --- reading ----------------------------------------------------------------------------------------------
-
-
-def places_of(seen: Listing) -> list[str]:
-    """Return the subfolders by number of files, largest first; `.` stands for the files beside them."""
-    tops = [path.partition("/")[0] if "/" in path else "." for path, _ in seen.files]
-    return sorted(set(tops), key=lambda top: (-tops.count(top), top))
-
-
-def _place_searches(order: DemoRequest) -> list[Call]:
-    return [
-        Call(
-            "search", {"pattern": r"\S", "path": place, "recursive": place != ".", "limit": 8, "per_file": 1}
-        )
-        for place in order.places[:PLACES_MAX]
-    ]
-
-
-def _look_at_places(order: DemoRequest) -> list[Call]:
-    lists = [Call("list", {"path": place, "recursive": place != "."}) for place in order.places[:PLACES_MAX]]
-    return [*lists, *_place_searches(order)]
-
-
-def _ends_of_files(order: DemoRequest, evidence: DemoEvidence) -> list[Call]:
-    """Return the reads of the ends of files; the search has returned their beginnings."""
-    files = files_in(_hits(_place_searches(order), evidence)) if order.closing else []
-    return [Call("read", {"path": file, "start": -12, "limit": 12}) for file in files[:READS_MAX]]
-
-
-def _reading(order: DemoRequest, evidence: DemoEvidence) -> list[Finding]:
-    if not order.closing:
-        return _hits(_place_searches(order), evidence)
-    return [lines[-1] for lines in _read(_ends_of_files(order, evidence), evidence)]
-
-
-def _reading_summary(order: DemoRequest, evidence: DemoEvidence) -> str:
-    part = "last lines" if order.closing else "first lines"
-    files = files_in(_reading(order, evidence))
-    unread = len(order.places) - PLACES_MAX
-    left_out = f"; {unread} more places were not looked at" if unread > 0 else ""
-    return f"{part} of {len(files)} files: {mentioned(files)}{left_out}"
-
-
-# --- alone: everything at once, without children ------------------------------------------------------------
-
-
-def _all_searches(order: DemoRequest) -> list[Call]:
-    return [*_marker_searches(order), *_outline_searches(order), *_size_calls(order)]
-
-
-def _everything(order: DemoRequest, evidence: DemoEvidence) -> list[Finding]:
-    return _unique(
-        [*_MARKED.findings(order, evidence), *_OUTLINE.findings(order, evidence), *_sizes(order, evidence)]
-    )
-
-
-def _everything_summary(order: DemoRequest, evidence: DemoEvidence) -> str:
-    return f"{_MARKED.summary(order, evidence)}; {_sizes_summary(order, evidence)}"
-
-
-QUESTIONS: Mapping[str, DemoQuestion] = {
-    "markers": _MARKED,
-    "outline": _OUTLINE,
-    "references": _POINTING,
-    "sizes": DemoQuestion(_size_calls, _largest_files, _sizes, _sizes_summary),
-    "reading": DemoQuestion(_look_at_places, _ends_of_files, _reading, _reading_summary),
-    "alone": DemoQuestion(_all_searches, _largest_files, _everything, _everything_summary),
-}
+def largest(seen: Listing, count: int = 3) -> str:
+    return ", ".join(f"{written(path)} ({size(length)})" for path, length in seen.largest[:count])
