@@ -1,20 +1,27 @@
-"""`clutch demo` as a person runs it: a real process, a real folder, real kills; all figures from its last line."""
+"""`clutch demo` as a user runs it: a real process, a real folder, real kills; all figures from its last line."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import random
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clutch.cli.serve import SCREENS
+from clutch.surfaces.discovery import NO_START
 from tests.patience import PATIENCE_S
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -23,8 +30,6 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "schema": str, "ok": bool, "model": str, "dir": str, "tasks": int, "max_depth": int, "outcomes": dict,
     "delivered": int, "undelivered": int, "lost": int, "twice": int, "parent_turns": int, "tool_calls": int,
     "findings": list, "answer": str, "wall_s": (int, float), "state_dir": str,
-}  # fmt: skip
-CHAOS_FIELDS: Mapping[str, type] = {
     "kills": int, "kills_in_flight": int, "resumed": int, "resumes": list, "repeated_model_calls": int,
     "repeated_unsafe_tools": int,
 }  # fmt: skip
@@ -38,7 +43,7 @@ def invented(dice: random.Random) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Words nobody can have written into the product before."""
+    """A folder with random words, which cannot stand in the product."""
     dice = random.Random()
     made = tmp_path / "surveyed"
     for name in ("docs", "code"):
@@ -63,34 +68,34 @@ def demo(tmp_path: Path, *words: object, code: int = 0) -> dict[str, Any]:
     )
     assert done.returncode == code, done.stderr
     (line,) = done.stdout.splitlines()
-    told: dict[str, Any] = json.loads(line)
-    return told
+    made: dict[str, Any] = json.loads(line)
+    return made
 
 
-def assert_whole(told: Mapping[str, Any], folder: Path) -> None:
-    assert told["schema"] == "clutch.demo/1"
+def assert_whole(made: Mapping[str, Any], folder: Path) -> None:
+    assert made["schema"] == "clutch.demo/1"
     for name, kind in FIELDS.items():
-        assert isinstance(told[name], kind), name
-    assert (told["ok"], told["problems"]) == (True, [])
-    assert told["dir"] == str(folder)
-    assert "not an LLM" in told["model"]
-    assert set(told["outcomes"]) == OUTCOMES
-    assert told["outcomes"]["ok"] == told["tasks"] == told["delivered"] >= 5
-    assert told["max_depth"] == 2
-    assert (told["lost"], told["twice"], told["undelivered"]) == (0, 0, 0)
-    assert_true_to(folder, told)
+        assert isinstance(made[name], kind), name
+    assert (made["ok"], made["problems"]) == (True, [])
+    assert made["dir"] == str(folder)
+    assert "not an LLM" in made["model"]
+    assert set(made["outcomes"]) == OUTCOMES
+    assert made["outcomes"]["ok"] == made["tasks"] == made["delivered"] >= 5
+    assert made["max_depth"] == 2
+    assert (made["lost"], made["twice"], made["undelivered"]) == (0, 0, 0)
+    assert_true_to(folder, made)
 
 
-def assert_true_to(folder: Path, told: Mapping[str, Any]) -> None:
+def assert_true_to(folder: Path, made: Mapping[str, Any]) -> None:
     """Every finding stands where it says, and every file of the folder is named."""
-    assert told["findings"]
-    for found in told["findings"]:
+    assert made["findings"]
+    for found in made["findings"]:
         assert set(found) == {"task_id", "label", "file", "line", "text"}
         line = (folder / found["file"]).read_text().splitlines()[found["line"] - 1]
         assert " ".join(line.split()).startswith(found["text"].removesuffix("…"))
     names = {path.name for path in folder.rglob("*") if path.is_file()}
-    assert {Path(found["file"]).name for found in told["findings"]} == names
-    assert any(name in told["answer"] for name in names)
+    assert {Path(found["file"]).name for found in made["findings"]} == names
+    assert any(name in made["answer"] for name in names)
 
 
 def tree_of(folder: Path) -> dict[str, bytes]:
@@ -101,37 +106,49 @@ def test_the_demo_surveys_the_folder_it_is_given_and_leaves_it_as_it_was(
     tmp_path: Path, folder: Path
 ) -> None:
     before = tree_of(folder)
-    told = demo(tmp_path, "--dir", folder)
-    assert_whole(told, folder)
+    made = demo(tmp_path, "--dir", folder)
+    assert_whole(made, folder)
     assert tree_of(folder) == before
-    state = Path(told["state_dir"])
+    state = Path(made["state_dir"])
     assert state.stat().st_mode & 0o777 == 0o700
-    assert told["tool_calls"] > told["tasks"]
-    assert told["parent_turns"] == 2
-    assert told["transactions_per_task"] > 0
-    assert told["statements_per_task"] > told["transactions_per_task"]
-    assert_not_made_up(told)
+    assert made["tool_calls"] > made["tasks"]
+    assert made["parent_turns"] == 2
+    assert_not_made_up(made)
+    assert (state / "answer.txt").read_text() == made["answer"] + "\n"
+    assert json.loads((state / "report.json").read_text()) == made
 
 
-def assert_not_made_up(told: Mapping[str, Any]) -> None:
+def test_the_worker_is_killed_once_in_the_middle_and_resumes(tmp_path: Path, folder: Path) -> None:
+    done = subprocess.run(
+        **command(tmp_path, "--dir", folder), capture_output=True, text=True, timeout=120, check=True
+    )
+    made = json.loads(done.stdout)
+    assert (made["kills"], made["kills_in_flight"], made["repeated_unsafe_tools"]) == (1, 1, 0)
+    assert made["resumed"] == len(made["resumes"]) > 0
+    assert any(resumed["step"] > 1 for resumed in made["resumes"])
+    before, _, after = done.stderr.partition("kill -9 ")
+    assert ": done: " in before, "a result that is kept"
+    assert ": resumed at step " in after
+    assert re.search(r"(?m)^[│ ]*[├└]── done · .* · resumed at step \d+ · delivered$", after)
+    assert f"Killed once (kill -9): {made['resumed']} resumed" in after
+
+
+def assert_not_made_up(made: Mapping[str, Any]) -> None:
     source = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
-    assert all(found["text"] not in source for found in told["findings"])
+    assert all(found["text"] not in source for found in made["findings"])
 
 
 def test_chaos_kills_in_flight_and_changes_nothing(tmp_path: Path, folder: Path) -> None:
-    told = demo(tmp_path, "--dir", folder, "--chaos", "--kills", 5, "--seed", 3, "--json")
-    assert_whole(told, folder)
-    for name, kind in CHAOS_FIELDS.items():
-        assert isinstance(told[name], kind), name
-    assert told["kills"] >= told["kills_in_flight"] == 5
-    assert told["resumed"] == len(told["resumes"]) > 0
-    tasks = {found["task_id"] for found in told["findings"]}
-    assert {resumed["task_id"] for resumed in told["resumes"]} & tasks
-    assert all(resumed["step"] >= 0 for resumed in told["resumes"])
-    assert told["repeated_model_calls"] > 0
-    assert told["repeated_unsafe_tools"] == 0
-    assert told["same_findings"] is True
-    assert (told["transactions_per_task"], told["statements_per_task"]) == (None, None)
+    made = demo(tmp_path, "--dir", folder, "--chaos", "--kills", 5, "--seed", 3, "--json")
+    assert_whole(made, folder)
+    assert made["kills"] >= made["kills_in_flight"] == 5
+    assert made["resumed"] == len(made["resumes"]) > 0
+    tasks = {found["task_id"] for found in made["findings"]}
+    assert {resumed["task_id"] for resumed in made["resumes"]} & tasks
+    assert all(resumed["step"] >= 0 for resumed in made["resumes"])
+    assert made["repeated_model_calls"] > 0
+    assert made["repeated_unsafe_tools"] == 0
+    assert made["same_findings"] is True
 
 
 def test_an_interrupted_demo_names_the_command_that_finishes_it(tmp_path: Path, folder: Path) -> None:
@@ -139,7 +156,7 @@ def test_an_interrupted_demo_names_the_command_that_finishes_it(tmp_path: Path, 
         **command(tmp_path, "--dir", folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert running.stderr is not None
-    assert any("running (started)" in line for line in running.stderr)
+    assert any(": running" in line for line in running.stderr)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=PATIENCE_S)
     assert (running.returncode, out) == (130, "")
@@ -155,24 +172,24 @@ def test_an_interrupted_demo_names_the_command_that_finishes_it(tmp_path: Path, 
     seen = drained(terminal)
     out, _ = resumed.communicate(timeout=60)
     assert resumed.returncode == 0
-    told = json.loads(out.splitlines()[-1])
-    assert_whole(told, folder)
-    assert told["state_dir"] == state
+    made = json.loads(out.splitlines()[-1])
+    assert_whole(made, folder)
+    assert made["state_dir"] == state
     assert "main agent" in seen
     assert "└── " in seen
-    assert "reports ok" in seen
-    assert_finished_for_good(tmp_path, told)
+    assert ": done: " in seen
+    assert_finished_for_good(tmp_path, made)
 
 
-def assert_finished_for_good(tmp_path: Path, told: Mapping[str, Any]) -> None:
-    """Another resume starts no worker; it says that it is finished and reports the same."""
-    lives = (Path(told["state_dir"]) / "workers.jsonl").read_text()
+def assert_finished_for_good(tmp_path: Path, made: Mapping[str, Any]) -> None:
+    """Another resume, which finds the newest demo by itself, asks no model; it prints the same report."""
+    calls = (Path(made["state_dir"]) / "model-calls.jsonl").read_text()
     again = subprocess.run(
         **command(tmp_path, "--resume"), capture_output=True, text=True, timeout=60, check=True
     )
-    assert "finished already" in again.stderr
-    assert json.loads(again.stdout) == {**told, "wall_s": json.loads(again.stdout)["wall_s"]}
-    assert (Path(told["state_dir"]) / "workers.jsonl").read_text() == lives
+    assert "This demo is finished." in again.stderr
+    assert json.loads(again.stdout) == made
+    assert (Path(made["state_dir"]) / "model-calls.jsonl").read_text() == calls
 
 
 def test_a_demo_that_is_under_way_is_not_resumed_beside_itself(tmp_path: Path, folder: Path) -> None:
@@ -181,15 +198,107 @@ def test_a_demo_that_is_under_way_is_not_resumed_beside_itself(tmp_path: Path, f
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert running.stderr is not None
-    assert any("running (started)" in line for line in running.stderr)
+    assert any(": running" in line for line in running.stderr)
     running.send_signal(signal.SIGSTOP)  # it must not be over before the other one looks
-    told = demo(tmp_path, "--resume", "--state", tmp_path / "kept", code=2)
+    made = demo(tmp_path, "--resume", "--state", tmp_path / "kept", code=2)
     running.send_signal(signal.SIGCONT)
-    assert (told["ok"], told["error"]["code"], told["error"]["field"]) == (False, "invalid_input", "--state")
-    assert f"kept is in use by another process (pid {running.pid})" in told["error"]["message"]
+    assert (made["ok"], made["error"]["code"], made["error"]["field"]) == (False, "invalid_input", "--state")
+    assert f"kept is in use by another process (pid {running.pid})" in made["error"]["message"]
     out, _ = running.communicate(timeout=60)
     assert running.returncode == 0
     assert_whole(json.loads(out), folder)
+
+
+def at_terminal(started: dict[str, Any], columns: int) -> tuple[int, str]:
+    """Run a command with a terminal as stdout and stderr; return its exit code and the lines that stay on it."""
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    started["env"] |= {"COLUMNS": str(columns), "TERM": "xterm-256color"}
+    running = subprocess.Popen(**started, stdin=end, stdout=end, stderr=end)
+    os.close(end)
+    seen = drained(terminal)
+    # A redrawn line begins with an erase; what was erased is gone.
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.rpartition("\x1b[2K")[2])
+    return running.wait(PATIENCE_S), shown.replace("\r", "")
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_at_a_terminal_it_ends_with_a_report_for_people(tmp_path: Path, folder: Path, columns: int) -> None:
+    mark = invented(random.Random())
+    started = command(tmp_path, "--dir", folder)
+    started["env"] |= {"HOME": str(tmp_path / "home"), "DEMO_MARK": mark}
+    before = {path.name for path in tmp_path.iterdir()}
+    code, shown = at_terminal(started, columns)
+    assert code == 0
+    (state,) = tmp_path.glob("clutch-demo-*")
+    made = json.loads((state / "report.json").read_text())
+    assert_whole(made, folder)
+    assert '"schema"' not in shown, "JSON is for programs"
+    tree, _, words = shown.partition("\n\n")
+    assert len([line for line in tree.splitlines() if "── done · " in line]) == made["tasks"]
+    assert "resumed at step" in tree
+    assert "7 subagents: 7 ok." in words
+    assert "Results: 7 delivered, 0 lost, 0 delivered twice." in words
+    assert f"Answer     {state}/answer.txt" in words
+    assert len(words.splitlines()) <= 12
+    assert_nothing_else_is_left(tmp_path, before, state, mark)
+    assert_dashboard_opens(started, words)
+
+
+def assert_nothing_else_is_left(tmp_path: Path, before: set[str], state: Path, mark: str) -> None:
+    """The state directory that the report names is the only new thing, and no process of the demo lives."""
+    assert {path.name for path in tmp_path.iterdir()} - before == {state.name}
+    # Processes of the sandbox have another environment, but name the directories that they see.
+    known = {"environ": mark, "cmdline": str(tmp_path)}
+    alive = [
+        path
+        for name, text in known.items()
+        for path in Path("/proc").glob(f"[0-9]*/{name}")
+        if text.encode() in bytes_of(path)
+    ]
+    assert alive == []
+
+
+def bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # the process has ended
+        return b""
+
+
+def assert_dashboard_opens(started: dict[str, Any], words: str) -> None:
+    """The commands of the report run as they are printed."""
+    typed = dict(re.findall(r"(?m)^ *(Dashboard|stop it|Timeline|Remove) +(.*)$", words))
+    env = {name: value for name, value in started["env"].items() if name not in (NO_START, *SCREENS)}
+
+    def run(line: str) -> str:
+        return subprocess.run(
+            ["/bin/sh", "-c", line],
+            env=env,
+            cwd=started["cwd"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    try:
+        address = run(typed["Dashboard"]).strip()
+        with urllib.request.urlopen(address) as page:  # noqa: S310 (our own, on loopback)
+            assert page.status == 200
+        assert "done" in run(typed["Timeline"])
+    finally:
+        run(typed["stop it"])
+    run(typed["Remove"])
+    assert not Path(typed["Remove"].rpartition(" ")[2]).exists()
+
+
+def test_a_usage_error_at_a_terminal_is_a_sentence(tmp_path: Path) -> None:
+    for words in (["--dir", "missing"], ["--faster"]):
+        code, shown = at_terminal(command(tmp_path, *words), 80)
+        assert code == 2
+        assert words[0] in shown
+        assert "{" not in shown
 
 
 def drained(terminal: int) -> str:
@@ -210,10 +319,9 @@ def drained(terminal: int) -> str:
 @pytest.mark.parametrize("how", [(), ("--chaos",)], ids=["plain", "chaos"])
 def test_an_empty_folder_is_surveyed_too(tmp_path: Path, how: tuple[str, ...]) -> None:
     (tmp_path / "empty").mkdir()
-    told = demo(tmp_path, "--dir", tmp_path / "empty", *how)
-    assert (told["ok"], told["tasks"], told["findings"]) == (True, 0, [])
-    assert "empty" in told["answer"]
-    assert told["transactions_per_task"] is None
+    made = demo(tmp_path, "--dir", tmp_path / "empty", *how)
+    assert (made["ok"], made["tasks"], made["findings"]) == (True, 0, [])
+    assert "empty" in made["answer"]
 
 
 def test_a_survey_of_the_temporary_files_does_not_survey_itself(tmp_path: Path) -> None:
@@ -223,10 +331,10 @@ def test_a_survey_of_the_temporary_files_does_not_survey_itself(tmp_path: Path) 
     started = command(tmp_path, "--dir", temporary)
     started["env"]["TMPDIR"] = str(temporary)
     done = subprocess.run(**started, capture_output=True, text=True, timeout=60, check=True)
-    told = json.loads(done.stdout)
+    made = json.loads(done.stdout)
     assert [path.name for path in temporary.iterdir()] == ["note.md"]
-    assert Path(told["state_dir"]).is_relative_to(tmp_path / "home")
-    assert {found["file"] for found in told["findings"]} == {"note.md"}
+    assert Path(made["state_dir"]).is_relative_to(tmp_path / "home")
+    assert {found["file"] for found in made["findings"]} == {"note.md"}
 
 
 @pytest.mark.parametrize(
@@ -256,10 +364,10 @@ def test_a_wrong_wish_is_a_usage_error_that_names_the_option(
     for name in ("full", "full2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("mine")
-    told = demo(tmp_path, *words, code=2)
-    assert told["ok"] is False
-    assert told["error"]["code"] == "invalid_input"
-    assert told["error"]["field"] == field
+    made = demo(tmp_path, *words, code=2)
+    assert made["ok"] is False
+    assert made["error"]["code"] == "invalid_input"
+    assert made["error"]["field"] == field
     assert (tmp_path / "full2" / "file").read_text() == "mine"
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results
-from clutch.core.spawn import SpawnRequest
-from clutch.demo.job import NOTE, JournalToolbox, Log, WatchedModels, account_of, lines
-from clutch.ports import ModelRequest, OnDelta, ToolContext, ToolSpec
-from clutch.tools.registry import Tools
+from clutch.demo.job import NOTE, Log, WatchedModels, account_of, add_journal, lines
+from clutch.ports import ModelRequest, OnDelta, ToolSpec
+from clutch.testing.models import ScriptedModel
+from clutch.wiring import Clutch
 
 pytestmark = pytest.mark.anyio
 
 LIST = ToolSpec("list", "", {}, replay_safe=True, read_only=True)
+JOURNAL = ToolSpec(NOTE, "", {}, replay_safe=False, read_only=False)
 
 
 class Script:
@@ -46,7 +47,7 @@ def accepted(*task_ids: str) -> list[Message]:
 
 
 async def ask(models: WatchedModels, key: str, *transcript: Message) -> Answer:
-    return await models.ask(ModelRequest("offline", "", transcript, [LIST, NOTE], key), lambda text: None)
+    return await models.ask(ModelRequest("offline", "", transcript, [LIST, JOURNAL], key), lambda text: None)
 
 
 @pytest.fixture
@@ -61,13 +62,13 @@ async def test_a_result_that_stands_twice_before_its_model_is_counted_twice(
     await ask(models, "main:5", *accepted("t_1", "t_2"), announce("t_1"), announce("t_2", "t_1"))
     heard = account_of(tmp_path)
     assert heard.accepted == {"t_1", "t_2"}
-    assert heard.told == {"t_1": 2, "t_2": 1}
+    assert heard.delivered == {"t_1": 2, "t_2": 1}
 
 
 async def test_a_result_told_to_two_sessions_is_counted_twice(tmp_path: Path, models: WatchedModels) -> None:
     await ask(models, "main:3", announce("t_1"))
     await ask(models, "child:3", announce("t_1"))
-    assert account_of(tmp_path).told == {"t_1": 2}
+    assert account_of(tmp_path).delivered == {"t_1": 2}
 
 
 async def test_the_same_result_in_later_requests_is_counted_once(
@@ -75,13 +76,13 @@ async def test_the_same_result_in_later_requests_is_counted_once(
 ) -> None:
     for head in (3, 5, 7):
         await ask(models, f"main:{head}", announce("t_1"))
-    assert account_of(tmp_path).told == {"t_1": 1}
+    assert account_of(tmp_path).delivered == {"t_1": 1}
 
 
 async def test_an_accepted_task_nobody_heard_of_again_is_known(tmp_path: Path, models: WatchedModels) -> None:
     await ask(models, "main:3", *accepted("t_1"))
     heard = account_of(tmp_path)
-    assert heard.accepted - set(heard.told) == {"t_1"}
+    assert heard.accepted - set(heard.delivered) == {"t_1"}
 
 
 async def test_a_model_call_made_again_is_counted(tmp_path: Path, models: WatchedModels) -> None:
@@ -90,11 +91,16 @@ async def test_a_model_call_made_again_is_counted(tmp_path: Path, models: Watche
     assert account_of(tmp_path).repeated_calls == 2
 
 
-async def test_a_note_written_again_is_counted_whatever_key_it_carries(tmp_path: Path) -> None:
-    journal = JournalToolbox(Tools(), tmp_path, pause_s=0.0)
-    for key, text in (("1:2:0", "a"), ("1:4:0", "a"), ("1:6:0", "b")):
-        assert await journal.run("note", {"text": text}, ToolContext(".", "agent:x", key)) == "noted"
-    assert account_of(tmp_path).repeated_notes == 1
+async def test_a_note_written_again_is_counted(tmp_path: Path) -> None:
+    """The engine repeats no call of this tool, so the model makes the same one twice."""
+    notes = [Answer("", (Call(NOTE, {"text": text}),), stop="tools") for text in ("a", "a", "b")]
+    model = ScriptedModel([*notes, Answer("done"), Answer("heard")])
+    clutch = Clutch(state=tmp_path / "state", models=model, workspace=tmp_path, serve=False)
+    (tmp_path / "records").mkdir()
+    add_journal(clutch, tmp_path / "records", pause_s=0.0)
+    async with clutch:
+        assert (await (await clutch.spawn("write"))).text == "done"
+    assert account_of(tmp_path / "records").repeated_notes == 1
 
 
 async def test_the_model_behind_sees_nothing_of_the_notes(tmp_path: Path) -> None:
@@ -119,14 +125,6 @@ async def test_only_work_is_noted_and_only_where_notes_can_be_taken(tmp_path: Pa
     looking = WatchedModels(Script(Answer("", (Call("list", {}),), stop="tools")), tmp_path)
     request = ModelRequest("offline", "", (), [LIST], "main:1")
     assert len((await looking.ask(request, lambda text: None)).calls) == 1
-
-
-def test_the_journal_is_the_toolbox_with_one_unsafe_tool_more(tmp_path: Path) -> None:
-    journal = JournalToolbox(Tools(), tmp_path, pause_s=0.0)
-    names = [spec.name for spec in journal.specs()]
-    assert names == [*(spec.name for spec in Tools().specs()), "note"]
-    assert not NOTE.replay_safe
-    assert journal.spawn_request({"task": "x"}) == SpawnRequest("x")
 
 
 def test_a_line_cut_by_a_death_was_never_written(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ class Commands(Mapping[str, Any]):
 USAGE = 2  #: exit code
 USAGE_SCHEMA = "clutch.usage/1"  #: for errors before a command is known
 NO_COMMAND = "Missing command."
-ALWAYS_OBJECTS = "demo"  #: the last line of its stdout is always an object
+OBJECTS_IN_PIPES = "demo"  #: the last line of its stdout is an object wherever no user reads it
 MESSAGE_CHARS_MAX = 300  #: enough to recognise the input
 
 commands = typer.Typer()
@@ -201,7 +201,8 @@ def _names(context: Any) -> list[str]:
 
 
 def _print_object(message: str, field: str | None, schema: str) -> None:
-    if "--json" not in sys.argv and sys.argv[1:2] != [ALWAYS_OBJECTS]:
+    is_for_programs = sys.argv[1:2] == [OBJECTS_IN_PIPES] and not sys.stdout.isatty()
+    if "--json" not in sys.argv and not is_for_programs:
         return
     said: dict[str, Any] = {"code": "invalid_input", "message": message}
     if field is not None:
@@ -248,13 +249,15 @@ def demo(
     folder: Annotated[
         str | None, typer.Option("--dir", help="The folder to survey, read-only. Default: this one.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same pace and moments of death.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="The same seed gives the same pace and the same moments of kills.")
+    ] = 0,
     state: Annotated[
         str | None,
         typer.Option(help="Where the run is kept: a new or empty directory. Default: a fresh one."),
     ] = None,
     chaos: Annotated[
-        bool, typer.Option("--chaos", help="Kill the worker (SIGKILL) about every second.")
+        bool, typer.Option("--chaos", help="Kill the worker (SIGKILL) about every second, not once.")
     ] = False,
     kills: Annotated[
         int | None, typer.Option(min=5, max=1000, help="With --chaos: stop killing after this many.")
@@ -262,15 +265,16 @@ def demo(
     resume: Annotated[bool, typer.Option("--resume", help="Finish an interrupted demo.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the JSON line.")] = False,
 ) -> None:
-    """Survey a folder with a main agent and its children. Works offline, with a scripted model.
+    """Survey a folder with a main agent and subagents, and kill the process in the middle of it.
 
-    The last line of stdout is a JSON object; everything else goes to stderr."""
+    Needs no API key: the demo model answers. At a terminal it ends with a report; with --json or where stdout is no
+    terminal, the last line of stdout is a JSON object. Example: clutch demo --dir ~/project"""
     from clutch.demo import command
 
-    wishes = command.DemoOptions(
+    options = command.DemoOptions(
         folder, seed, state, chaos=chaos, kills=kills, resume=resume, as_json=as_json
     )
-    raise typer.Exit(command.run(wishes))
+    raise typer.Exit(command.run(options))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""`clutch demo`: work by the demo model, in a process that can be killed repeatedly.
+"""`clutch demo`: the demo model surveys a folder in a process that is killed in the middle of it.
 
-`worker` is the process that works. `supervisor` starts it, draws its state and kills it; `job` describes the work and
-keeps records outside the database; `command` counts the results at the end.
+`worker` is the process that works. `supervisor` starts it, draws its tasks and kills it; `job` describes the work and
+keeps records outside of the database; `report` counts the results, and `command` is the command.
 """
 
 from __future__ import annotations

@@ -7,55 +7,58 @@ import fcntl
 import json
 import os
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 from clutch.core.messages import Answer, Call, Input, Message, Results, Transcript
-from clutch.core.session_tools import SessionCall
-from clutch.core.spawn import SpawnRequest
 from clutch.errors import InvalidInput
-from clutch.ports import HumanQuestion, ModelRequest, Models, OnDelta, Toolbox, ToolContext, ToolSpec
+from clutch.ports import ModelRequest, Models, OnDelta, ToolContext
+from clutch.surfaces import discovery
+from clutch.surfaces.discovery import default_state_directory
+from clutch.wiring import Clutch
 
 QUESTION = "Survey the folder: what is in it, and what deserves attention?"
 SESSION = "agent:main:main"
 
-_JOB, _POINTER = "demo.json", "last-demo"
-_COMMAND_LOCK, _GATEWAY_LOCK = "demo.lock", "lock"
+FRESH = "clutch-demo-"  #: prefix of state directories without --state
+REPORT = "report.json"  #: written last: a demo that has it is finished
+_JOB, _LOCK = "demo.json", "demo.lock"
 
 PACE_S = 0.3  #: of one model call: a user can still follow
-SLOW = 4.0  #: factor for the child that takes its time
-CHAOS_PACE_S = 0.5  #: about the life of a worker, so that most kills hit a call in flight
-CHAOS_PACE_MAX_S = 0.8
+SLOW = 4.0  #: factor for the subagent that takes its time
+KILLS_MAX = 60  #: a bound for "until the work is done" on a machine that is too slow
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """`kills`: how often the worker is killed at work; None: never, 0: until the work is done."""
+    """The worker is killed `kills` times: in the middle of the work, or in chaos about every second."""
 
     state: Path
     folder: Path
     seed: int = 0
-    kills: int | None = None
+    kills: int = 1
+    is_chaos: bool = False
     pace_s: float = PACE_S
     slow: float = SLOW
     is_fresh: bool = False  #: created without --state; the next demo may remove it
 
     @property
-    def is_chaos(self) -> bool:
-        return self.kills is not None
+    def is_finished(self) -> bool:
+        return (self.state / REPORT).exists()
 
     def save(self) -> None:
-        written = {**asdict(self), "state": str(self.state), "folder": str(self.folder)}
-        write_private(self.state / _JOB, json.dumps(written))
+        write_private(self.state / _JOB, json.dumps(asdict(self), default=str))
 
 
-def chaos_pace_s(kills: int) -> float:
+def chaos_pace_s(kills: int | None) -> float:
     """Return a pace at which the work outlasts the kills; a call longer than a worker's life would never end."""
-    return min(CHAOS_PACE_MAX_S, 0.3 + 0.025 * kills) if kills else CHAOS_PACE_S
+    return 0.5 if kills is None else min(0.8, 0.3 + 0.025 * kills)
 
 
 def load(state: Path) -> DemoJob | None:
@@ -69,30 +72,35 @@ def load(state: Path) -> DemoJob | None:
         raise InvalidInput("--state", f"{state / _JOB} is damaged; start a new demo") from error
 
 
+def places() -> tuple[Path, Path]:
+    """Return where state directories without --state are: the second is for a survey of the first."""
+    return Path(tempfile.gettempdir()).resolve(), default_state_directory().resolve() / "demos"
+
+
+def kept() -> list[DemoJob]:
+    """Return the demos of this user that were started without --state, the newest first."""
+    found: list[tuple[float, DemoJob]] = []
+    for path in (path for place in places() for path in place.glob(f"{FRESH}*")):
+        # Another user may have made it. A damaged demo is left as it is.
+        with suppress(OSError, InvalidInput):
+            about, job = path.lstat(), load(path)
+            if job is not None and job.is_fresh and about.st_uid == os.getuid() and S_ISDIR(about.st_mode):
+                found.append((about.st_mtime, job))
+    return [job for _, job in sorted(found, key=lambda one: -one[0])]
+
+
 @contextmanager
 def alone(state: Path) -> Iterator[None]:
     """Hold the demo's lock, so that one command at a time runs it.
 
     The gateway's lock is free between two workers, so the demo needs one of its own. The gateway's lock must be free
     too, because a worker outlives a killed command for a moment."""
-    lock = os.open(state / _COMMAND_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    lock = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         _take(lock, state)
-        _must_be_free(state)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
-    finally:
-        os.close(lock)
-
-
-def _must_be_free(state: Path) -> None:
-    try:
-        lock = os.open(state / _GATEWAY_LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        _take(lock, state)
     finally:
         os.close(lock)
 
@@ -102,23 +110,13 @@ def _take(lock: int, state: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise InvalidInput(
-            "--state",
-            f"{state} is in use by another process (pid {owner}); stop it, or wait until it is done",
-        ) from error
+        raise _in_use(state, f"another process (pid {owner})") from error
+    if discovery.is_owned(state):
+        raise _in_use(state, "a gateway")
 
 
-def remember(home: Path, state: Path) -> None:
-    """Keep the state directory for `--resume` without --state."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(home / _POINTER, str(state))
-
-
-def remembered(home: Path) -> Path | None:
-    try:
-        return Path((home / _POINTER).read_text())
-    except FileNotFoundError:
-        return None
+def _in_use(state: Path, owner: str) -> InvalidInput:
+    return InvalidInput("--state", f"{state} is in use by {owner}: stop it, or wait until it has ended")
 
 
 def write_private(path: Path, text: str) -> None:
@@ -141,16 +139,9 @@ def write_private(path: Path, text: str) -> None:
 #     notes         one line per call of the one tool that must never run twice
 
 _CALLS, _NOTES = "model-calls.jsonl", "journal.jsonl"
-#: A line of the runtime. A child's text cannot imitate it: inside a fence each line begins with a bar.
-_TOLD = re.compile(r"(?m)^task: (t_\w+) session: ")
-
-NOTE = ToolSpec(
-    name="note",
-    description="Write one line into the journal of this run.",
-    parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
-    replay_safe=False,
-    read_only=False,
-)
+NOTE = "note"  #: the name of that tool
+#: A line of the runtime. A subagent's text cannot imitate it: inside a fence each line begins with a bar.
+_DELIVERED = re.compile(r"(?m)^task: (t_\w+) session: ")
 
 
 class Log:
@@ -186,12 +177,12 @@ class WatchedModels:
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         accepted = list(_accepted(request.transcript))
-        told = Counter(_told(request.transcript))
-        self._log.write(key=request.key, accepted=accepted, told=told)
+        delivered = Counter(_delivered(request.transcript))
+        self._log.write(key=request.key, accepted=accepted, delivered=delivered)
         bare = replace(
             request,
             transcript=tuple(map(_without_notes, request.transcript)),
-            tools=[spec for spec in request.tools if spec.name != NOTE.name],
+            tools=[spec for spec in request.tools if spec.name != NOTE],
         )
         return _with_note(await self._models.ask(bare, on_delta), request)
 
@@ -199,19 +190,19 @@ class WatchedModels:
 def _with_note(answer: Answer, request: ModelRequest) -> Answer:
     """Add a note to an answer with tool calls, except for spawns and waits, which are recorded elsewhere."""
     is_work = answer.calls and not any(call.name.startswith("sessions_") for call in answer.calls)
-    if not is_work or NOTE.name not in {spec.name for spec in request.tools}:
+    if not is_work or NOTE not in {spec.name for spec in request.tools}:
         return answer
     step = sum(isinstance(message, Answer) for message in request.transcript) + 1
-    return replace(answer, calls=(*answer.calls, Call(NOTE.name, {"text": f"step {step}: {answer.text}"})))
+    return replace(answer, calls=(*answer.calls, Call(NOTE, {"text": f"step {step}: {answer.text}"})))
 
 
 def _without_notes(message: Message) -> Message:
     """Remove the note, which is the last call of an answer: no other call changes its index."""
     match message:
         case Answer(calls=calls):
-            return replace(message, calls=tuple(call for call in calls if call.name != NOTE.name))
+            return replace(message, calls=tuple(call for call in calls if call.name != NOTE))
         case Results(results=results):
-            return Results(tuple(result for result in results if result.name != NOTE.name))
+            return Results(tuple(result for result in results if result.name != NOTE))
         case Input():
             return message
 
@@ -224,37 +215,22 @@ def _accepted(transcript: Transcript) -> Iterator[str]:
                     yield json.loads(result.text)["taskId"]
 
 
-def _told(transcript: Transcript) -> Iterator[str]:
+def _delivered(transcript: Transcript) -> Iterator[str]:
     for message in transcript:
         if isinstance(message, Input) and message.source == "announce":
-            yield from _TOLD.findall(message.text)
+            yield from _DELIVERED.findall(message.text)
 
 
-class JournalToolbox:
-    """Adds a tool whose effect cannot be undone. Its answer takes `pause_s` seconds."""
+def add_journal(clutch: Clutch, state: Path, pause_s: float) -> None:
+    """Add a tool whose effect cannot be undone. Its answer takes `pause_s` seconds."""
+    log = Log(state / _NOTES)
 
-    def __init__(self, toolbox: Toolbox, state: Path, pause_s: float) -> None:
-        self._toolbox, self._pause_s = toolbox, pause_s
-        self._log = Log(state / _NOTES)
-
-    def specs(self) -> Sequence[ToolSpec]:
-        return [*self._toolbox.specs(), NOTE]
-
-    async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
-        if name != NOTE.name:
-            return await self._toolbox.run(name, args, context)
-        self._log.write(key=context.key, session=context.session_key, text=str(args["text"]))
-        await asyncio.sleep(self._pause_s)
+    @clutch.tool()
+    async def note(text: str, context: ToolContext) -> str:
+        """Write one line into the journal of this run."""
+        log.write(session=context.session_key, text=text)
+        await asyncio.sleep(pause_s)
         return "noted"
-
-    def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
-        return self._toolbox.human_question(args)
-
-    def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
-        return self._toolbox.spawn_request(args)
-
-    def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
-        return self._toolbox.session_call(name, args)
 
 
 # --- afterwards -------------------------------------------------------------------------------------------
@@ -263,7 +239,7 @@ class JournalToolbox:
 @dataclass(frozen=True, slots=True)
 class Account:
     accepted: frozenset[str]  #: task ids that a model saw as accepted
-    told: Mapping[str, int]  #: task id → how often a model saw its result
+    delivered: Mapping[str, int]  #: task id → how often a model saw its result
     repeated_calls: int  #: model calls with a key that was used before
     repeated_notes: int  #: repeated calls of the unsafe tool
 
@@ -273,14 +249,14 @@ def account_of(state: Path) -> Account:
     shown: dict[tuple[str, str], int] = {}
     for call in calls:
         session = call["key"].rpartition(":")[0]
-        for task_id, count in call["told"].items():
+        for task_id, count in call["delivered"].items():
             shown[session, task_id] = max(count, shown.get((session, task_id), 0))
-    told: Counter[str] = Counter()
+    delivered: Counter[str] = Counter()
     for (_, task_id), count in shown.items():
-        told[task_id] += count
+        delivered[task_id] += count
     return Account(
         accepted=frozenset(task_id for call in calls for task_id in call["accepted"]),
-        told=told,
+        delivered=delivered,
         repeated_calls=len(calls) - len({call["key"] for call in calls}),
         repeated_notes=len(notes) - len({(note["session"], note["text"]) for note in notes}),
     )

@@ -1,4 +1,4 @@
-"""Keeps a worker running until the work is done, and kills it about every second if the job says so.
+"""Keeps a worker running until the work is done, draws its tasks, and kills it as the job says.
 
 A kill counts as *in flight* when the dead process still owned sessions, read from the database after its death."""
 
@@ -8,176 +8,65 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from clutch.core import ids
-from clutch.core.model import REASONS, Delivery, Outcome, Phase, Reason
-from clutch.core.status import delivery_text, status_of
-from clutch.core.text import format, results
-from clutch.core.views import DeliveryView
-from clutch.demo.job import SESSION, DemoJob, Log, lines
+from clutch.core.model import Phase
+from clutch.core.text.format import counted
+from clutch.core.views import TaskView
+from clutch.demo.job import DemoJob, Log, lines
+from clutch.demo.report import Picture, news, picture_of, tree_lines
 from clutch.errors import ClutchError, StoreError
-from clutch.offline_reader import DATABASE_FILE, looking_at
-from clutch.transactions.read import timeline, transcripts
-from clutch.transactions.read.transcripts import TimelineRow, TreeRow
+from clutch.offline_reader import DATABASE_FILE, Look, looking_at
+from clutch.transactions.read import timeline
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.tree import Tree
+    from rich.live import Live
 
-# --------------------------------------------------------------------------------------------------
-# The progress of a demo on stderr: a live tree on a terminal, else one line per event.
-
-SUMMARY_CHARS_MAX = 160
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    at: float
-    tree: Sequence[TreeRow]
-    timeline: Sequence[TimelineRow]
-    results: Mapping[int, str]  #: of ended tasks, by task
+class Screen:
+    """The progress on a stream: a live tree at a terminal, else one line per event; None: nothing."""
 
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream, self._seen, self._started_at = stream, 0, time.monotonic()
+        self.live: Live | None = None
+        if stream is not None and stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
 
-class View(Protocol):
-    def show(self, picture: Picture) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Silent:
-    def show(self, picture: Picture) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def view_on(stream: TextIO) -> View:
-    return LiveTree(stream) if stream.isatty() else Lines(stream)
-
-
-def news(picture: Picture, seen: int) -> Iterator[str]:
-    """Yield the timeline after the first `seen` entries, without internal steps."""
-    labels = {row.task_id: row.label for row in picture.tree}
-    for line in picture.timeline[seen:]:
-        if text := _happened(line, picture.results.get(line.task_id, "")):
-            yield f"{labels.get(line.task_id, '')} ({ids.task_id(line.task_id)}): {text}"
-
-
-def _happened(line: TimelineRow, result: str) -> str | None:
-    if line.from_phase == line.to_phase:
-        return line.reason
-    match line.to_phase:
-        case "ending" | "completed":
-            return None
-        case "queued" if line.from_phase == "spawning":
-            return "accepted"
-        case "announcing":
-            return f"reports {line.reason}: {_summary(result)}"
-        case "cleanup_pending":
-            return f"was heard ({line.reason})"
-        case phase:
-            return f"{phase} ({line.reason})"
-
-
-def _summary(result: str) -> str:
-    return format.visible(" ".join(results.summary(result).split()), SUMMARY_CHARS_MAX)
-
-
-class Lines:
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._seen = stream, 0
-        self._started_at: float | None = None
-
-    def show(self, picture: Picture) -> None:
-        if self._started_at is None:
-            self._started_at = picture.at
-        for text in news(picture, self._seen):
-            self.say(f"{picture.at - self._started_at:5.1f}s  {text}")
-        self._seen = len(picture.timeline)
-
-    def say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
-
-    def close(self) -> None: ...
-
-
-class LiveTree:
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._live = Live(console=self._console, auto_refresh=False)
-        self._live.start()
-        self._seen = 0
+            console = Console(file=stream, highlight=False, markup=False, emoji=False)
+            self.live = Live(console=console, auto_refresh=False)
+            self.live.start()
 
     def show(self, picture: Picture) -> None:
         for text in news(picture, self._seen):
             # The tree shows the rest.
-            if "): reports " in text:
+            if self.live is None:
+                self.say(f"{time.monotonic() - self._started_at:5.1f}s  {text}")
+            elif ": done: " in text:
                 self.say(text)
         self._seen = len(picture.timeline)
-        self._live.update(drawn(picture), refresh=True)
+        if self.live is not None:
+            from rich.text import Text
+
+            drawn = Text("\n", no_wrap=True, overflow="ellipsis").join(
+                Text(*line) for line in tree_lines(picture)
+            )
+            self.live.update(drawn, refresh=True)
 
     def say(self, text: str) -> None:
-        self._console.print(text)
+        if self.live is not None:
+            self.live.console.print(text, no_wrap=True, overflow="ellipsis")
+        elif self._stream is not None:
+            print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        self._live.stop()
-
-
-def drawn(picture: Picture) -> RenderableType:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    top = Tree(Text("main agent", style="bold"))
-    nodes: dict[int, Tree] = {}
-    for row in picture.tree:
-        parent = nodes.get(row.requester_id, top)
-        nodes[row.task_id] = parent.add(Text(one_line(row, picture), style=_style(row)))
-    return top
-
-
-def one_line(row: TreeRow, picture: Picture) -> str:
-    """`phase · label · age · tokens · tool · resumed`"""
-    end = picture.at if row.ended_at is None else row.ended_at
-    resumed = [
-        line.reason
-        for line in picture.timeline
-        if line.task_id == row.task_id and line.cause == Reason.RESUMED
-    ]
-    parts = [
-        _phase(row, picture.at),
-        row.label,
-        format.duration(max(0.0, end - row.created_at)),
-        f"{format.tokens(row.tokens)} tok",
-        row.current_tool or "",
-        resumed[-1] if resumed else "",
-    ]
-    return " · ".join(part for part in parts if part)
-
-
-def _phase(row: TreeRow, at: float) -> str:
-    is_due = row.parked_until is not None and row.parked_until <= at
-    outcome = None if row.outcome is None else Outcome(row.outcome)
-    status = status_of(Phase(row.phase), REASONS[row.cause], outcome, is_due=is_due)
-    return status if outcome is None else f"{status} {delivery_text(DeliveryView(Delivery(row.delivery)))}"
-
-
-def _style(row: TreeRow) -> str:
-    if row.outcome not in (None, "ok"):
-        return "red"
-    return {"running": "bold cyan", "completed": "green", "announcing": "yellow", "queued": "dim"}.get(
-        row.phase, ""
-    )
+        if self.live is not None:
+            self.live.stop()
 
 
 KILLS, WORKER_LOG = "kills.jsonl", "worker.log"
@@ -185,10 +74,7 @@ LOG_FILE = f"{DATABASE_FILE}-wal"  #: exists as soon as a process has the databa
 
 LOOK_S = 0.1
 LIFE_S = (0.4, 1.0)  #: of a worker to be killed, from its first work
-KILLS_MAX = 60  #: a bound for "until the work is done" on a machine that is too slow
 STOP_S = 5.0  #: then a worker that was asked to stop is killed; it loses nothing
-
-Look = Callable[..., Any]
 
 
 class WorkerFailed(ClutchError):
@@ -196,8 +82,8 @@ class WorkerFailed(ClutchError):
 
 
 class Supervisor:
-    def __init__(self, job: DemoJob, view: View) -> None:
-        self.job, self.view = job, view
+    def __init__(self, job: DemoJob, screen: Screen) -> None:
+        self.job, self.screen = job, screen
         self._kills = Log(job.state / KILLS)
         self._moments = random.Random(job.seed)  # noqa: S311 (the same seed kills at the same moments)
         self._look: Look | None = None
@@ -215,7 +101,7 @@ class Supervisor:
         try:
             return self._attend(worker)
         except KeyboardInterrupt:
-            self.view.say("Stopping …")
+            self.screen.say("Stopping …")
             _stop(worker)
             raise
         finally:
@@ -241,11 +127,11 @@ class Supervisor:
                 code = worker.wait(LOOK_S)
             except subprocess.TimeoutExpired:
                 code = None
-            self._draw()
+            picture = self._draw()
             if code is not None:
                 return self._ended(code)
-            if dies_at is None and self._wants_kill() and self._is_at_work(worker):
-                dies_at = time.monotonic() + self._moments.uniform(*LIFE_S)
+            if dies_at is None and self._wants_kill() and self._is_moment(worker, picture):
+                dies_at = time.monotonic() + (self._moments.uniform(*LIFE_S) if self.job.is_chaos else 0.0)
             if dies_at is not None and time.monotonic() >= dies_at and self._holds(worker):
                 self._kill(worker)
                 return False
@@ -257,21 +143,30 @@ class Supervisor:
         return True
 
     def _wants_kill(self) -> bool:
-        if self.job.kills is None:
-            return False
         in_flight = sum(1 for kill in kills_of(self.job.state) if kill["in_flight"])
-        return in_flight < (self.job.kills or KILLS_MAX)
+        return in_flight < self.job.kills
+
+    def _is_moment(self, worker: subprocess.Popen[bytes], picture: Picture | None) -> bool:
+        """Whether the worker is at work and, without chaos, in the middle of it: a subagent of a subagent was started,
+        one is done, and another one has steps behind it."""
+        if self.job.is_chaos:
+            return self._read(lambda look: look(timeline.is_registered, worker.pid), False)
+        tasks = () if picture is None else picture.tasks
+        is_one_done = any(task.outcome is not None for task in tasks)
+        is_nested = any(task.depth > 1 for task in tasks)
+        return is_one_done and is_nested and any(_is_half_done(task) for task in tasks)
 
     def _kill(self, worker: subprocess.Popen[bytes]) -> None:
         worker.kill()
         worker.wait()
         held = self._holds(worker)
         self._kills.write(pid=worker.pid, in_flight=held)
-        self.view.say(f"kill -9 {worker.pid}: {held} {'run' if held == 1 else 'runs'} in flight")
+        agents = f"{counted(held, 'agent')} at work"
+        self.screen.say(f"kill -9 {worker.pid}: worker killed with {agents}; the next one resumes them")
 
     # ---- looking -------------------------------------------------------------------------------------
 
-    def _read(self, fn: Callable[..., Any], *args: object, otherwise: Any) -> Any:
+    def _read(self, read: Callable[[Look], T], otherwise: T) -> T:
         """Read from the database. Return `otherwise` while it does not exist or is being created."""
         try:
             if self._look is None:
@@ -279,23 +174,22 @@ class Supervisor:
                     # A reader must not block the process that creates it.
                     return otherwise
                 self._look = self._stack.enter_context(looking_at(self.job.state))
-            return self._look(fn, *args)
+            return read(self._look)
         except StoreError:
             return otherwise
 
-    def _is_at_work(self, worker: subprocess.Popen[bytes]) -> bool:
-        return bool(self._read(timeline.is_registered, worker.pid, otherwise=False))
-
     def _holds(self, worker: subprocess.Popen[bytes]) -> int:
-        return int(self._read(timeline.held, worker.pid, otherwise=0))
+        return self._read(lambda look: look(timeline.held, worker.pid), 0)
 
-    def _draw(self) -> None:
-        root = self._read(transcripts.session_id, SESSION, otherwise=None)
-        if root is not None:
-            tree = self._read(transcripts.tree, root, otherwise=[])
-            events = self._read(transcripts.timeline, root, otherwise=[])
-            results = self._read(timeline.frozen_results, root, otherwise={})
-            self.view.show(Picture(time.time(), tree, events, results))
+    def _draw(self) -> Picture | None:
+        picture = self._read(picture_of, None)
+        if picture is not None:
+            self.screen.show(picture)
+        return picture
+
+
+def _is_half_done(task: TaskView) -> bool:
+    return task.phase is Phase.RUNNING and task.step > 1
 
 
 def _stop(worker: subprocess.Popen[bytes]) -> None:

@@ -8,23 +8,19 @@ is closed.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import zlib
-from dataclasses import asdict
 from pathlib import Path
 
 from clutch.core.messages import Input
 from clutch.core.policy import Life, Limits, Policy, Work
 from clutch.demo import job as jobs
-from clutch.demo.job import QUESTION, SESSION, DemoJob, JournalToolbox, Log, WatchedModels
+from clutch.demo.job import QUESTION, SESSION, DemoJob, WatchedModels, add_journal
 from clutch.ports import ModelRequest
-from clutch.wiring import Clutch, can_sandbox_files, offline_model, standard_toolbox
+from clutch.wiring import Clutch, Sandbox, ToolSettings, can_sandbox_files, offline_model
 
-LIVES, STATS = "workers.jsonl", "door-stats.json"
 STOPPED = 3  #: exit code: asked to stop before the work was done
-
 NOTE_PAUSE_S = 0.1  #: between the effect of the unsafe tool and its answer
 
 
@@ -36,29 +32,26 @@ def policy_for(job: DemoJob) -> Policy:
 
 def latency_of(job: DemoJob, request: ModelRequest) -> float:
     """Return 0.8 to 1.2 of the pace, the same for the same question at the same step."""
-    first = next((said.text for said in request.transcript if isinstance(said, Input)), "")
+    first = next((one.text for one in request.transcript if isinstance(one, Input)), "")
     dice = zlib.crc32(f"{job.seed}:{len(request.transcript)}:{first}".encode()) % 400
     slow = job.slow if "\npace: slow" in first else 1.0
     return job.pace_s * slow * (0.8 + dice / 1000)
 
 
 async def work(job: DemoJob) -> None:
-    policy = policy_for(job)
-    models = WatchedModels(offline_model(lambda request: latency_of(job, request)), job.state)
-    pause_s = NOTE_PAUSE_S if job.pace_s else 0.0
-    async with (
-        standard_toolbox(policy, job.state, boxed=can_sandbox_files()) as toolbox,
-        Clutch(
-            state=job.state,
-            policy=policy,
-            models=models,
-            tools=JournalToolbox(toolbox, job.state, pause_s=pause_s),
-            workspace=job.folder,
-        ) as clutch,
-    ):
+    # Where no sandbox is possible, e.g. in a container, the demo still shows its work: it only reads.
+    sandbox = Sandbox.ON if can_sandbox_files() else Sandbox.OFF
+    clutch = Clutch(
+        state=job.state,
+        policy=policy_for(job),
+        models=WatchedModels(offline_model(lambda request: latency_of(job, request)), job.state),
+        settings=ToolSettings(sandbox=sandbox),
+        workspace=job.folder,
+    )
+    add_journal(clutch, job.state, NOTE_PAUSE_S if job.pace_s else 0.0)
+    async with clutch:
         await clutch.say(QUESTION, session=SESSION, idempotency_key="survey")
         await clutch.wait_idle(session=SESSION)
-        jobs.write_private(job.state / STATS, json.dumps(asdict(clutch.stats)))
 
 
 async def work_while_wanted(job: DemoJob) -> bool:
@@ -78,7 +71,6 @@ async def work_while_wanted(job: DemoJob) -> bool:
 def main() -> int:
     job = jobs.load(Path(sys.argv[1]))
     assert job is not None, "the supervisor writes the job before it starts a worker"
-    Log(job.state / LIVES).write(pid=os.getpid())
     return 0 if asyncio.run(work_while_wanted(job)) else STOPPED
 
 

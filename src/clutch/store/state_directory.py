@@ -19,8 +19,8 @@ from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirector
 
 #: What an operator may have written before there was anything else.
 CONFIG_FILE = "clutch.json"
-#: A directory that holds one of them is ours. The demo writes its two before a gateway has
-#: been there, and a gateway on PostgreSQL has nothing else here.
+#: A directory that holds one of them is ours. The demo writes its job before a gateway has
+#: been there (an older one `last-demo`), and a gateway on PostgreSQL has nothing else here.
 OWN_FILES = frozenset(("lock", "clutch.db", "demo.json", "last-demo", "token", "gateway.json"))
 
 

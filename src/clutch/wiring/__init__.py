@@ -29,7 +29,6 @@ from clutch.wiring.engine import (
     running_engine,
     sandbox_offer,
     server_notices,
-    standard_toolbox,
     try_model,
 )
 
@@ -57,6 +56,5 @@ __all__ = [
     "running_engine",
     "sandbox_offer",
     "server_notices",
-    "standard_toolbox",
     "try_model",
 ]

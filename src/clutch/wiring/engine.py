@@ -136,16 +136,6 @@ def make_private(state: Path) -> None:
 # What agents work with: the built-in tools, and the sandbox that this machine has for them.
 
 
-@asynccontextmanager
-async def standard_toolbox(policy: Policy, state: Path, *, boxed: bool = True) -> AsyncIterator[Toolbox]:
-    """The built-in tools, closed at the end."""
-    rooms = AllTools(policy.limits, ToolSettings(sandbox=Sandbox.ON if boxed else Sandbox.OFF), state)
-    try:
-        yield rooms
-    finally:
-        await rooms.close()
-
-
 @dataclass(frozen=True, slots=True)
 class SandboxOffer:
     is_ok: bool
