@@ -265,7 +265,7 @@ def demo(
     resume: Annotated[bool, typer.Option("--resume", help="Finish an interrupted demo.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the JSON line.")] = False,
 ) -> None:
-    """Survey a folder with a main agent and subagents, and kill the process in the middle of it.
+    """Survey a folder with subagents whose process is killed once.
 
     Needs no API key: the demo model answers. At a terminal it ends with a report; with --json or where stdout is no
     terminal, the last line of stdout is a JSON object. Example: clutch demo --dir ~/project"""
