@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 WARN_PERCENT = 80
 ZERO = Decimal(0)
@@ -29,6 +29,15 @@ class BudgetKind(StrEnum):
     TASK = "task"
     ROOT = "root"
     DAY = "day"
+
+
+class CallState(IntEnum):
+    """Where a model call of the ledger stands, as its row stores it."""
+
+    OPEN = 0  #: sent, or about to be; only the newest call of a session can be open
+    ANSWERED = 1
+    UNKNOWN = 2  #: cut on the way, charged as reserved
+    FREE = 3  #: the provider refused it before it worked
 
 
 class Measure(StrEnum):

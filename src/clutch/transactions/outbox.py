@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from clutch.core import delivery, ids, run
+from clutch.core.budget import CallState
 from clutch.core.delivery import SendOutcome
 from clutch.core.model import Hook, RemovalReason, Task
 from clutch.core.policy import Policy
@@ -262,7 +263,7 @@ def spent_on(now: float, letter: str) -> Tx[Spent]:
     rows = yield (
         "SELECT COUNT(*), CAST(COALESCE(SUM(u.input), 0) AS {big}), CAST(COALESCE(SUM(u.output), 0) AS {big}),"
         f" CAST(COALESCE(SUM(u.cache_read), 0) AS {{big}}){_ANSWERING}"
-        " JOIN usage u ON u.session_id = r.session_id AND u.run_id = r.id AND u.state > 0"
+        f" JOIN usage u ON u.session_id = r.session_id AND u.run_id = r.id AND u.state > {CallState.OPEN:d}"
         " WHERE i.idem = ? AND (r.id = ? OR r.started_at < ?)",
         (letter, *(said[0] if said else (0, now))),
     )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from clutch.core import authority, delivery, ids, messages, session_tools
 from clutch.core.agents import Heartbeat
 from clutch.core.attachments import SPAWN, Handed, handed, redacted
+from clutch.core.budget import CallState
 from clutch.core.delivery import LetterSelection, Point
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Summary
@@ -172,7 +173,8 @@ _SENDERS = (
     " (SELECT SUM(input) FROM usage u WHERE u.session_id = tasks.id),"
     " (SELECT SUM(output) FROM usage u WHERE u.session_id = tasks.id), files,"
     " (SELECT CASE WHEN COUNT(*) = COUNT(usd) THEN SUM(CAST(usd AS {float})) END FROM usage u"
-    " WHERE u.session_id = tasks.id AND u.state = 1), depth, (SELECT bound FROM sessions s WHERE s.id = tasks.id),"
+    f" WHERE u.session_id = tasks.id AND u.state = {CallState.ANSWERED:d}), depth,"
+    " (SELECT bound FROM sessions s WHERE s.id = tasks.id),"
     " plan FROM tasks WHERE id {any} ORDER BY id {lock}"
 )
 

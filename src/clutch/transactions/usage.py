@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from clutch.core import budget
-from clutch.core.budget import Amount, Budget, BudgetKind
+from clutch.core.budget import Amount, Budget, BudgetKind, CallState
 from clutch.core.messages import Answer
 from clutch.core.model import LetterKind
 from clutch.core.policy import Budgets, Policy
@@ -59,10 +59,13 @@ def money(text: str | None) -> Decimal | None:
 NOTHING = Amount(0, None)
 _DAY_KEY = -1
 #: Only the newest call of a session can be open.
-_OPEN = "session_id = ? AND state = 0 AND call_no = (SELECT MAX(call_no) FROM usage WHERE session_id = ?)"
+_OPEN = (
+    f"session_id = ? AND state = {CallState.OPEN:d}"  # noqa: S608
+    " AND call_no = (SELECT MAX(call_no) FROM usage WHERE session_id = ?)"
+)
 _SETTLE = (
-    "UPDATE usage SET state = 1, effective = ?, input = ?, output = ?, cache_read = ?, cache_write = ?,"  # noqa: S608
-    f" usd = ? WHERE {_OPEN}"
+    f"UPDATE usage SET state = {CallState.ANSWERED:d}, effective = ?, input = ?, output = ?, cache_read = ?,"  # noqa: S608
+    f" cache_write = ?, usd = ? WHERE {_OPEN}"
 )
 
 
@@ -143,8 +146,8 @@ def give_up(now: float, policy: Policy, session: StepRow, fate: Fate) -> Tx[None
     if fate is Fate.UNSENT:
         yield f"DELETE FROM usage WHERE {_OPEN}", which  # noqa: S608 (constant condition)
     else:
-        state = 3 if fate is Fate.FREE else 2
-        yield f"UPDATE usage SET state = ? WHERE {_OPEN}", (state, *which)  # noqa: S608 (constant condition)
+        state = CallState.FREE if fate is Fate.FREE else CallState.UNKNOWN
+        yield f"UPDATE usage SET state = ? WHERE {_OPEN}", (int(state), *which)  # noqa: S608 (constant condition)
 
 
 def drop(now: float, owned: OwnedRun, fate: Fate) -> Tx[None]:
@@ -166,7 +169,7 @@ def insert_imported(rows: ManyRows) -> Tx[None]:
     """Answered calls of an imported task."""
     yield (
         "INSERT INTO usage(session_id, call_no, run_id, at, state, model, effective, input, output, cache_read,"
-        " cache_write, usd) VALUES(?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?)",
+        f" cache_write, usd) VALUES(?, ?, ?, ?, {CallState.ANSWERED:d}, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
 

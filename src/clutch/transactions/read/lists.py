@@ -226,7 +226,7 @@ def summary(now: float, wanted: TaskFilter = EVERYTHING) -> Tx[PhaseCounts]:
         if outcome is not None and delivery in _ON_THE_WAY:
             counts[_ON_THE_WAY[delivery]] += count
     spent = yield (
-        f"SELECT {tasks.SPENT} FROM usage u WHERE u.state > 0"  # noqa: S608
+        f"SELECT {tasks.SPENT} FROM usage u WHERE {tasks.IS_ENDED_CALL}"  # noqa: S608
         f" AND u.session_id IN (SELECT id FROM tasks WHERE {where})",
         values,
     )
@@ -440,7 +440,10 @@ def status(now: float, session_id: int) -> Tx[SessionStatus]:
     if not rows:
         raise NotFound("the session was deleted")
     key, agent_id, depth, role, model, thinking, owner, waiting, active, total, phase = rows[0]
-    spent = yield f"SELECT {tasks.SPENT} FROM usage u WHERE u.session_id = ? AND u.state > 0", (session_id,)  # noqa: S608
+    spent = yield (
+        f"SELECT {tasks.SPENT} FROM usage u WHERE u.session_id = ? AND {tasks.IS_ENDED_CALL}",  # noqa: S608
+        (session_id,),
+    )
     return SessionStatus(
         key, agent_id, depth, role, model, thinking, owner is not None, waiting, active, total,
         tasks.tally(spent[0]) if spent[0][4] else NOTHING_USED, None if phase is None else Phase(phase),

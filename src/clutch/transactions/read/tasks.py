@@ -16,7 +16,7 @@ from typing import Any
 
 from clutch.core import ids, messages
 from clutch.core.attachments import StoredFile, handed
-from clutch.core.budget import Budget
+from clutch.core.budget import Budget, CallState
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
 from clutch.core.model import REASONS, Delivery, Outcome, Path, Phase, Plan, Reason
@@ -130,8 +130,9 @@ def _pairs(rows: Sequence[Row]) -> dict[int, Any]:
 
 
 _MODELS = (
-    "SELECT u.session_id, u.effective FROM usage u WHERE u.session_id {any} AND u.state = 1 AND u.call_no ="
-    " (SELECT MAX(v.call_no) FROM usage v WHERE v.session_id = u.session_id AND v.state = 1)"
+    f"SELECT u.session_id, u.effective FROM usage u WHERE u.session_id {{any}} AND u.state = {CallState.ANSWERED:d}"  # noqa: S608
+    " AND u.call_no = (SELECT MAX(v.call_no) FROM usage v"
+    f" WHERE v.session_id = u.session_id AND v.state = {CallState.ANSWERED:d})"
 )
 _RESUMES = (
     "SELECT task_id, COUNT(*) FROM events WHERE task_id {any} AND reason = 'resumed @step' GROUP BY task_id"
@@ -166,17 +167,19 @@ def _runs(ids: list[int]) -> Tx[dict[int, _Runs]]:
 
 #: Money is kept as text. In whole units of 10^-12 dollars both databases add it up without losing any.
 PICO = Decimal(10) ** 12
+#: Of model calls: one that is not open any more.
+IS_ENDED_CALL = f"u.state <> {CallState.OPEN:d}"
 SPENT = (
     "SUM(u.input), SUM(u.output), SUM(u.cache_read), SUM(u.cache_write), COUNT(*),"
     " SUM(CAST(ROUND(CAST(u.usd AS {float}) * 1000000000000.0) AS {big})),"
-    " SUM(CASE WHEN u.usd IS NULL AND u.state < 3 THEN 1 ELSE 0 END)"
+    f" SUM(CASE WHEN u.usd IS NULL AND u.state <> {CallState.FREE:d} THEN 1 ELSE 0 END)"
 )
 _SPENT_BELOW = (
     "WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE id {any}"  # noqa: S608 (constant words)
     " UNION SELECT b.top, t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
     f" SELECT b.top, CASE WHEN b.id = b.top THEN 1 ELSE 0 END AS is_own, {SPENT}"
     # CROSS: SQLite then keeps the order, and does not go through the whole ledger instead.
-    " FROM below b CROSS JOIN usage u WHERE u.session_id = b.id AND u.state > 0 GROUP BY b.top, is_own"
+    f" FROM below b CROSS JOIN usage u WHERE u.session_id = b.id AND {IS_ENDED_CALL} GROUP BY b.top, is_own"
 )
 
 
@@ -211,8 +214,8 @@ def _work(ids: list[int]) -> Tx[dict[int, _Work]]:
     """A tool call is open while its answer is the last message of an open run that has an owner; foreign code reports
     its own. A model call is open while its row in the ledger is, and only the newest row can be."""
     rows = yield (
-        "SELECT s.id, CASE WHEN m.kind = 'answer' THEN m.body END, m.at, d.name, d.arg, d.at,"
-        " (SELECT u.at FROM usage u WHERE u.session_id = s.id AND u.state = 0 AND u.call_no ="
+        "SELECT s.id, CASE WHEN m.kind = 'answer' THEN m.body END, m.at, d.name, d.arg, d.at,"  # noqa: S608
+        f" (SELECT u.at FROM usage u WHERE u.session_id = s.id AND u.state = {CallState.OPEN:d} AND u.call_no ="
         " (SELECT MAX(v.call_no) FROM usage v WHERE v.session_id = s.id))"
         " FROM sessions s JOIN messages m ON m.session_id = s.id AND m.seq = s.head"
         " LEFT JOIN doing d ON d.session_id = s.id AND d.run_id = s.run_id"
@@ -418,7 +421,7 @@ def spending(now: float, by: By) -> Tx[list[tuple[str, Tally]]]:
     rows = yield (
         f"SELECT {_GROUPS[by]} AS about, {SPENT} FROM usage u"  # noqa: S608 (constant words)
         f" LEFT JOIN sessions s ON s.id = u.session_id LEFT JOIN sessions r ON r.id = s.root_id{_KNOWN}"
-        " WHERE u.state > 0 GROUP BY about ORDER BY about",
+        f" WHERE {IS_ENDED_CALL} GROUP BY about ORDER BY about",
         (),
     )
     return [(_named(by, row[0]), tally(row[1:])) for row in rows]

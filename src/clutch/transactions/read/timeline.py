@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clutch.core import ids
+from clutch.core.budget import CallState
 from clutch.core.diagnosis import Blocker, BlockingSession, Facts, gate_of, unserved
 from clutch.core.model import REASONS, Outcome, Phase, Reason, RunState, reason_text
 from clutch.core.text.why import Arrived, DeliveryAttempt, ReplayStep, TimelineEntry, steps
@@ -121,8 +122,8 @@ def figures(now: float, root_id: int) -> Tx[Figures]:
         (root_id,),
     )
     models = yield (
-        "SELECT DISTINCT u.effective FROM usage u JOIN sessions s ON s.id = u.session_id"
-        " WHERE s.root_id = ? AND u.state = 1 ORDER BY u.effective",
+        "SELECT DISTINCT u.effective FROM usage u JOIN sessions s ON s.id = u.session_id"  # noqa: S608
+        f" WHERE s.root_id = ? AND u.state = {CallState.ANSWERED:d} ORDER BY u.effective",
         (root_id,),
     )
     said = yield "SELECT body FROM outbox WHERE session_id = ? ORDER BY id", (root_id,)
