@@ -205,7 +205,7 @@ class HookRegistry:
                 with contained():
                     self.add(point.name, point.load())
             except Exception:
-                log.exception("hook left out", extra={"hook": point.name, "value": point.value})
+                log.exception("Hook %s (%s) not loaded; Clutch starts without it", point.name, point.value)
 
     async def send(self, target: str, body: str, key: str) -> str | None:
         """Send to all receivers, whichever fails; then raise the first failure that may pass."""

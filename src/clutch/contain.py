@@ -108,7 +108,7 @@ class BackgroundTasks:
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("The background task %r failed: %s", task.get_name(), cause(error), exc_info=error)
+        log.error("Background task %r failed: %s", task.get_name(), cause(error), exc_info=error)
 
 
 async def _all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

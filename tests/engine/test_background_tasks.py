@@ -86,7 +86,7 @@ async def test_exception_nobody_reads_is_logged_once(caplog: pytest.LogCaptureFi
         gc.collect()
     (record,) = caplog.records
     assert record.name == "clutch.tasks"
-    assert record.getMessage() == "The background task 'reload config' failed: ValueError: it broke"
+    assert record.getMessage() == "Background task 'reload config' failed: ValueError: it broke"
     assert record.exc_info
 
 
@@ -102,7 +102,7 @@ async def test_exception_raised_by_the_cancellation_is_logged(caplog: pytest.Log
             tasks.start(work(), "work")
             await asyncio.sleep(0)
     assert [record.getMessage() for record in caplog.records] == [
-        "The background task 'work' failed: ValueError: cleanup broke"
+        "Background task 'work' failed: ValueError: cleanup broke"
     ]
 
 

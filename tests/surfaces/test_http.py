@@ -320,7 +320,7 @@ def test_without_any_port_to_listen_on_a_program_works_all_the_same(
     with served(tmp_path / "state") as here:
         assert here.clutch.url is None
         assert here.run(_outcome(here)) == "ok"
-    assert "not reachable from other terminals" in caplog.text
+    assert "Commands in other terminals cannot reach this program" in caplog.text
 
 
 async def _outcome(here: Served) -> str:

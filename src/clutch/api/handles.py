@@ -170,7 +170,7 @@ class Task(Generic[V]):
                 if inspect.isawaitable(said):
                     await said
         except Exception:  # the program's own function; the other callbacks must still run
-            log.exception("what was to be done at the end of %s failed", self.id)
+            log.exception("Callback of on_done for %s failed", self.id)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the events of the task from now on, until it ends."""

@@ -13,6 +13,7 @@ from clutch.core.policy import OnBudget
 from clutch.core.questions import Decision, QuestionKind
 from clutch.core.run import SUBMIT
 from clutch.core.text import announce, prompts
+from clutch.core.text.format import duration
 from clutch.core.text.results import storable
 from clutch.engine.open_run import OpenRun
 from clutch.engine.prompt import compacted, overhead_bytes
@@ -114,13 +115,14 @@ async def _stumble(run: OpenRun, error: ModelError) -> None:
         else Fate.FREE
     )
     is_retryable = error.trouble in RETRYABLE
-    log.warning("model call failed: %s", error, extra={"session": run.session_id})
     # Only a busy provider names a time that is worth waiting for; a dead address gets its few tries.
     retry_at = error.retry_at if error.trouble in BUSY else None
     is_limited = error.trouble is Trouble.RATE_LIMIT
-    await run.tx_with_senders(
+    next_at = await run.tx_with_senders(
         turn_end.stumble, said, is_retryable, retry_at, fate=fate, is_limited=is_limited
     )
+    following = "not retried" if next_at is None else f"next in {duration(next_at - run.services.now())}"
+    log.warning("Model call of %s to %s failed: %s (%s)", run.about.session_key, run.model, error, following)
 
 
 # ---- what it may cost --------------------------------------------------------------------------------------

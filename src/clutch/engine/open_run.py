@@ -194,7 +194,7 @@ class OpenRun:
         try:
             await self.tx_if_lost(turn_tx.late_in_turn, text, self.services.ids.nonce())
         except StoreError as error:  # nothing depends on it, and a turn that was cancelled must end
-            log.warning("late text not kept", extra={"session": self.session_id, "error": str(error)})
+            log.warning("Late answer of %s not saved: %s (not retried)", self.about.session_key, error)
 
     @property
     def _budgets(self) -> tuple[int, ...]:

@@ -99,7 +99,12 @@ class OutboxSender:
         await self.worker.services.db.alone(outbox.free, self.worker.id, self.name)
 
     def _complain(self, error: ClutchError) -> None:
-        log.warning("store not available", extra={"channel": self.name, "error": str(error)})
+        log.warning(
+            "Outbox of channel %s: %s (next try in %g s)",
+            self.name,
+            error,
+            self.worker.services.policy.work.tick_s,
+        )
 
     async def _pass(self) -> bool:
         """True: something was sent or tried, so there may be more."""
@@ -143,7 +148,7 @@ class OutboxSender:
                 await self._unsure(keys, known, _said(error) if not patience.expired() else self._late())
                 return
             due = await services.db.tx(keys, delivery.failed, *known, _said(error))
-            self._warn(parcel, "not sent", _said(error), due)
+            self._warn(parcel, "failed", _said(error), due)
         else:
             await services.db.tx(keys, delivery.done, *known, receipt)
 
@@ -151,19 +156,17 @@ class OutboxSender:
         self, keys: tuple[int, ...], known: tuple[Policy, int, OutboxMessage], why: str
     ) -> None:
         await self.worker.services.db.tx(keys, delivery.unheard, *known, why)
-        self._warn(known[2], "unsure whether it arrived", why)
+        self._warn(known[2], "may not have arrived", why)
 
     def _late(self) -> str:
         return f"no answer within {self.worker.services.policy.announcing.send_timeout_s:g} s"
 
     def _warn(self, parcel: OutboxMessage, what: str, error: str, due: float | None = None) -> None:
         """To which target, why it failed, which attempt it was, and when the next one is."""
-        target = f" {parcel.target}" if parcel.target else ""
+        target = f" → {parcel.target}" if parcel.target else ""
         after_s = None if due is None else max(0.0, due - self.worker.clock.now())
         following = "not retried" if after_s is None else f"next in {duration(after_s)}"
-        log.warning(
-            "%s%s: %s: %s (attempt %d, %s)", self.name, target, what, error, parcel.attempt, following
-        )
+        log.warning("%s%s %s: %s (attempt %d, %s)", self.name, target, what, error, parcel.attempt, following)
 
     async def _rest(self) -> None:
         services = self.worker.services

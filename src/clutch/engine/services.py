@@ -168,7 +168,7 @@ class Services:
             with contained():
                 await self.prepare(model)
         except Exception:
-            log.exception("not everything was loaded; the first call says what is missing")
+            log.exception("Model %s not loaded in advance; its first call loads it", model)
 
     def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
         """Check the arguments of a spawn: their form, and whether what they name exists here. Raises InvalidInput.

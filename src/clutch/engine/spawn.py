@@ -64,7 +64,9 @@ async def ask_hooks(services: Services, order: ChildRequest, answer: Accepted) -
     heard = await services.hooks.ask(Hook.SPAWNING, _told(order, answer, child))
     failures = [f"hook {Hook.SPAWNING}: {one}" for one in heard if isinstance(one, HookFailed)]
     for failure in failures:
-        log.warning("hook failed", extra={"task": answer.task_id, "error": failure})
+        log.warning(
+            "Spawn of %s continues although a hook failed: %s", ids_rules.task_id(answer.task_id), failure
+        )
     answers = [one for one in heard if isinstance(one, Mapping)]
     veto = next((str(one.get("error") or VETO) for one in answers if one.get("ok") is False), None)
     brought = (_route(one.get("thread")) for one in answers)

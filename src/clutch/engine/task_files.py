@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from clutch.core import ids
 from clutch.core.attachments import EVERYTHING, FileVersion, Removal
 from clutch.engine.services import Services
 from clutch.errors import StoreError
@@ -24,7 +25,7 @@ async def hand_over(services: Services, version: FileVersion) -> None:
     try:
         handed = await services.files.handed(version, services.policy.limits.attachments)
     except FilesFailed:
-        log.exception("files are not listed", extra={"task": version.task_id})
+        log.exception("Files of %s not listed; its result names none", ids.task_id(version.task_id))
         return
     await services.db.tx(version.task_id, task_files.hands_over, version, handed)
 
@@ -40,14 +41,14 @@ async def clean(services: Services, task_id: int) -> None:
         if wanted is not None:
             await _clean(services, task_id, wanted)
     except StoreError as error:
-        log.warning("store not available", extra={"task": task_id, "error": str(error)})
+        log.warning("Cleanup of %s: %s (its timer tries again)", ids.task_id(task_id), error)
 
 
 async def _clean(services: Services, task_id: int, wanted: Removal) -> None:
     try:
         await _take_away(services, task_id, wanted)
     except Exception as error:
-        log.exception("cleanup failed; the task's timer tries again", extra={"task": task_id})
+        log.exception("Cleanup of %s failed (its timer tries again)", ids.task_id(task_id))
         told = f"{type(error).__name__}: {error}"
         await services.db.alone(task_files.failed, services.policy, task_id, wanted, told)
         return
@@ -88,7 +89,7 @@ async def sweep(services: Services) -> None:
             for session_id in await services.db.read(task_files.unwanted_results, kept):
                 await services.results.remove(session_id)
     except (OSError, SideWorkFailed):
-        log.exception("the directories of tasks cannot be looked at")
+        log.exception("Directories of tasks cannot be read (next try: the next sweep)")
 
 
 async def _drop_workspaces(services: Services, workspaces: Workspaces, task_ids: Sequence[int]) -> None:
@@ -108,7 +109,7 @@ def _left_to_the_sweeper(task_id: int) -> Iterator[None]:
     try:
         yield
     except (OSError, SideWorkFailed):
-        log.exception("files are left; the next sweep removes them", extra={"task": task_id})
+        log.exception("Files of %s not removed (next try: the next sweep)", ids.task_id(task_id))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -132,7 +133,8 @@ class Sweeper:
             await self._fade()
             await sweep(self._services)
         except StoreError as error:
-            log.warning("store not available", extra={"error": str(error)})
+            every_s = self._services.policy.keeping.sweep_s
+            log.warning("Sweep failed: %s (next try in %g s)", error, every_s)
             return
         self._services.pulses.beat("sweeper", self._now(), self._services.policy.keeping.sweep_s)
 
@@ -141,16 +143,16 @@ class Sweeper:
         db, policy = self._services.db, self._services.policy
         misdated = await db.read(workers.misdated, policy)
         for session_id in misdated.sessions:
-            log.warning("the clock was ahead: a wait is corrected", extra={"session": session_id})
+            log.warning("Clock was ahead: the wait of session %d is corrected", session_id)
             await db.alone(workers.correct, policy, session_id)
         for task_id in misdated.tasks:
-            log.warning("the clock was ahead: a timer is corrected", extra={"task": task_id})
+            log.warning("Clock was ahead: the timer of %s is corrected", ids.task_id(task_id))
             await db.alone(workers.reset_timer, policy, task_id)
 
     async def _adopt(self) -> None:
         db, policy = self._services.db, self._services.policy
         for task_id in await db.read(retention.find):
-            log.warning("a task has lost its session", extra={"task": task_id})
+            log.warning("Task %s has no session any more: it ends as lost", ids.task_id(task_id))
             await db.alone(retention.adopt, policy, task_id)
 
     async def _archive(self) -> None:

@@ -62,10 +62,14 @@ async def patiently(services: Services, call: Callable[[], Awaitable[T]]) -> T:
         except (StoreUnreadable, StoreRefused, ConstraintViolated):
             raise  # waiting does not help
         except StoreError as error:
-            log.warning("store not available", extra={"error": str(error)})
             if services.stopping.is_set():
                 raise
+            _say_unavailable(services, error)
             await asyncio.sleep(services.policy.work.tick_s)
+
+
+def _say_unavailable(services: Services, error: StoreError) -> None:
+    log.warning("Database not available: %s (next try in %g s)", error, services.policy.work.tick_s)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -158,7 +162,7 @@ async def each(ids: Sequence[int], call: Callable[[int], Awaitable[T]]) -> dict[
     done = {}
     for one, outcome in zip(ids, ended, strict=True):
         if isinstance(outcome, Exception) and _is_its_own(outcome):
-            log.error("left out", exc_info=outcome, extra={"session": one})
+            log.error("Session %d skipped in this pass: %s", one, outcome, exc_info=outcome)
             continue
         if isinstance(outcome, BaseException):
             raise outcome
@@ -255,18 +259,20 @@ class HeldTurns:
         try:
             await take_turn(self.services, claimed, interrupt)
         except Stale:
-            log.info("lost the session", extra={"session": claimed.session_id})
+            log.info("Turn of session %d ended: another worker owns it now", claimed.session_id)
             self._was_cut(claimed)
         except (StoreRefused, ConstraintViolated) as error:
-            log.exception("a turn broke", extra={"session": claimed.session_id})
+            log.exception("Turn of session %d failed", claimed.session_id)
             await self._broke(claimed, str(error))
         except StoreError as error:
-            log.warning("store not available", extra={"session": claimed.session_id, "error": str(error)})
+            log.warning(
+                "Turn of session %d interrupted: %s (resumed by the next claim)", claimed.session_id, error
+            )
             # The next owner would meet the same error at once.
             await asyncio.sleep(self.services.policy.work.tick_s)
             await self.give_back(claimed)
         except Exception as error:
-            log.exception("a turn broke", extra={"session": claimed.session_id})
+            log.exception("Turn of session %d failed", claimed.session_id)
             await self._broke(claimed, repr(error))
 
     def _ended(self, claimed: Claimed, turn: asyncio.Task[None]) -> None:
@@ -307,7 +313,7 @@ class HeldTurns:
         except Stale:
             pass  # another worker owns it already
         except (StoreRefused, ConstraintViolated):
-            log.exception("a session cannot be released", extra={"session": claimed.session_id})
+            log.exception("Session %d not released (next try: the next start)", claimed.session_id)
 
 
 RESTED_MAX = 10_000  # a kill waits for one of these for seconds only
@@ -397,7 +403,7 @@ class Worker:
                     heart.cancel()
                     loading.cancel()
             except* Stale:
-                log.warning("declared dead while alive; coming back", extra={"worker": self.id})
+                log.warning("Worker %d lost its lease and registers again", self.id)
 
     async def _register(self) -> None:
         lease_s = self.services.policy.work.lease_s if self.has_leases else NO_LEASE_S
@@ -423,7 +429,9 @@ class Worker:
             try:
                 await self.services.db.tx((), workers.heartbeat, self.id, work.lease_s)
             except StoreError as error:
-                log.warning("heartbeat failed", extra={"error": str(error)})
+                log.warning(
+                    "Lease of worker %d not renewed: %s (next try in %g s)", self.id, error, work.lease_s / 5
+                )
             else:
                 self.lease_until = asked_at + work.lease_s
 
@@ -469,7 +477,7 @@ class Worker:
             except (StoreUnreadable, StoreRefused):
                 raise
             except StoreError as error:
-                log.warning("store not available", extra={"error": str(error)})
+                _say_unavailable(self.services, error)
                 await asyncio.sleep(self.services.policy.work.tick_s)
                 continue
             if not acted:

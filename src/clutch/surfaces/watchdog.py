@@ -86,22 +86,22 @@ class _Watchdog:
                 self._forget()
 
     def _forget(self) -> None:
-        log.warning("the event loop runs again")
+        log.warning("Event loop runs again")
         try:
             self._file.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("%s cannot be removed: %s", self._file, error)
+            log.warning("%s not removed: %s", self._file, error)
 
     def _report(self, silent_s: float) -> None:
         where = _place(sys._current_frames().get(self._thread_id))
-        log.warning("the event loop is blocked by %s: %s", where, REMEDY)
+        log.warning("Event loop blocked for %.0f s by %s: %s", silent_s, where, REMEDY)
         said = {"since": time.time() - silent_s, "where": where, "pid": os.getpid()}
         try:
             file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(file, "w", encoding="utf-8") as writing:
                 json.dump(said, writing)
         except OSError as error:
-            log.warning("%s cannot be written: %s", self._file, error)
+            log.warning("%s not written: %s", self._file, error)
 
 
 def _place(frame: FrameType | None) -> str:

@@ -220,13 +220,13 @@ def stumble(
     *,
     fate: Fate = Fate.UNKNOWN,
     is_limited: bool = True,
-) -> Tx[None]:
-    """The model call failed: park and try again later, or end the run with the error."""
+) -> Tx[float | None]:
+    """The model call failed: park and return when it is tried again, or end the run with the error and return None."""
     policy, run_id = owned.policy, owned.run_id
     session = yield from sessions.own(owned.session_id, owned.fence)
     yield from usage.give_up(now, policy, session, fate)
     if (yield from turn.overdue(now, policy, session)):
-        return
+        return None
     rows = yield "SELECT crashes, failures, progress_head FROM runs WHERE id = ?", (run_id,)
     decision = run.provider_failed(
         run.Counters(*rows[0]),
@@ -241,11 +241,13 @@ def stumble(
     )
     if isinstance(decision, run.GiveUp):
         text = yield from turn.partial(session.id, run_id)
-        return (yield from end(now, policy, session, decision.error, text, is_final=decision.is_permanent))
+        yield from end(now, policy, session, decision.error, text, is_final=decision.is_permanent)
+        return None
     yield from runs.count(run_id, decision.counters)
     if session.is_task:
         yield from tasks.record(now, policy, session, ev.Parked(now, decision.reason))
     yield from turn.release(now, policy, session, parked_until=decision.until)
+    return decision.until
 
 
 def fail(now: float, owned: OwnedRun, error: str, is_final: bool, cut: ModelAnswer | None = None) -> Tx[None]:

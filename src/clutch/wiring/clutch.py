@@ -339,7 +339,7 @@ class Clutch(Api):
             asked = self.listening.port or self.listening.is_remote
             if asked or (isinstance(error, GatewayInUse) and not self._can_share):
                 raise
-            log.warning("not reachable from other terminals: %s", error)
+            log.warning("Commands in other terminals cannot reach this program: %s", error)
             return
         self._claim, known = claim, gateway.services.problems
         gateway.services.problems = lambda: [*_unloaded(claim, self._home), *known()]

@@ -380,7 +380,7 @@ def endpoint(entry: HttpRoute, app: AppState, replays: Replays) -> Callable[[Req
             problem = problem_of(error)
             response = refusal(problem, entry.error_json, closes=problem.code == "too_large")
         except Exception:  # a bug of ours must not end the connection without an answer
-            log.exception("%s %s failed", entry.method, entry.path)
+            log.exception("Request %s %s failed (status 500)", entry.method, entry.path)
             response = refusal(Problem("internal", INTERNAL), entry.error_json)
         response.headers.update(PRIVATE)
         return response

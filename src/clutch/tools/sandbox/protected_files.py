@@ -395,7 +395,7 @@ def withhold(policy: SandboxPolicy, known: Sequence[ProtectedMount]) -> list[str
                     f"{name} was renamed to {kept}: {why}" for name, kept, why in _put_aside(root, found)
                 ]
     for one in said:
-        log.warning("protected file made by a command: %s", one)
+        log.warning("A command created a protected file: %s", one)
     return said
 
 
