@@ -248,7 +248,8 @@ class Work:
     #: Time without a sign of life after which another process takes over the runs of a process.
     lease_s: float = 5.0
     tick_s: float = 1.0  #: Time between two checks for work that no notification announced.
-    stop_s: float = 10.0  #: Time a stop waits for runs to reach their next step.
+    #: Time a stop waits for tools that may not run twice. Model calls and the other tools are cancelled at once.
+    stop_s: float = 10.0
     tool_grace_s: float = 5.0  #: Time a running tool gets to end when its run is stopped or steered.
     held_s: float = 900.0  #: Time an external program that waits for a person is kept running.
     sessions_max: int = 1000  #: Sessions that one process runs at once.

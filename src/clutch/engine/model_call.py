@@ -70,7 +70,7 @@ async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta, *, wraps
         held = await _reserve(run, _estimate(run, request))
         run.is_last_call = wraps_up and budget.is_last(held)
         request = _last_request(run, request) if run.is_last_call else request
-    with contained():
+    with contained(), run.interrupt.repeatable():
         answer = whole(await run.services.models.ask(request, on_delta))
     run.tell("usage", answer.usage)
     return run.in_own_names(answer)

@@ -39,6 +39,8 @@ from clutch.transactions.workers import Claimed
 
 # --------------------------------------------------------------------------------------------------
 # A run that is superseded: a model call is cut at once, tools that run get a moment to end.
+#
+# A worker that stops: what the next start repeats anyway is cut at once, everything else gets `worker.stop` seconds.
 
 
 class Interrupt:
@@ -47,6 +49,31 @@ class Interrupt:
     def __init__(self) -> None:
         self.is_pulled = False
         self._running: Sequence[asyncio.Task[Any]] = ()
+        self._is_repeatable = False
+        self._stopping: asyncio.Task[None] | None = None  #: the turn, when its worker stops
+
+    @contextmanager
+    def repeatable(self, *, is_so: bool = True) -> Iterator[None]:
+        """Mark a wait for what the next start repeats without harm: a model call, or tools that may run twice."""
+        self._is_repeatable = is_so
+        self._cut_if_stopping()
+        try:
+            yield
+        finally:
+            self._is_repeatable = False
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping is not None
+
+    def stop(self, turn: asyncio.Task[None]) -> None:
+        """The worker stops: cut the turn now if it waits for something repeatable, else as soon as it does."""
+        self._stopping = turn
+        self._cut_if_stopping()
+
+    def _cut_if_stopping(self) -> None:
+        if self._stopping is not None and self._is_repeatable:
+            self._stopping.cancel()
 
     @contextmanager
     def sparing(self, running: Sequence[asyncio.Task[Any]]) -> Iterator[None]:

@@ -89,7 +89,9 @@ async def _at_once(
                 for place in places
             ]
             if running:
-                with run.interrupt.sparing(running):
+                # The results of all calls are committed together: one that may not run twice keeps the others.
+                is_safe = all(_is_replay_safe(run, answer.calls[place]) for place in places)
+                with run.interrupt.sparing(running), run.interrupt.repeatable(is_so=is_safe):
                     await asyncio.wait(running)
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
@@ -97,6 +99,11 @@ async def _at_once(
         _unknown(answer.calls[place], place) if task.cancelled() else task.result()
         for place, task in zip(places, running, strict=True)
     ]
+
+
+def _is_replay_safe(run: OpenRun, call: Call) -> bool:
+    spec = run.by_name.get(call.name)
+    return spec is None or spec.replay_safe
 
 
 def _unknown(call: Call, place: int) -> Result:

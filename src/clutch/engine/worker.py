@@ -238,8 +238,11 @@ class HeldTurns:
             held[1].cancel()
 
     async def give_all_back(self) -> None:
-        """Wait until turns end at their next boundary; cut the others after a while. Release all sessions."""
+        """Cut the turns that wait for a model or a repeatable tool; the others end at their next boundary, or are cut
+        after a while. Release all sessions."""
         held = [turn for _, turn in self.turns.values()]
+        for session_id, (_, turn) in self.turns.items():
+            self._interrupts[session_id].stop(turn)
         if held:
             await asyncio.wait(held, timeout=self.services.policy.work.stop_s)
         for claimed, turn in list(self.turns.values()):
@@ -258,6 +261,11 @@ class HeldTurns:
     async def _turn(self, claimed: Claimed, interrupt: Interrupt) -> None:
         try:
             await take_turn(self.services, claimed, interrupt)
+        except asyncio.CancelledError:
+            if interrupt.is_stopping:
+                # Before the other turns have ended: another worker may resume it at once.
+                await self.give_back(claimed)
+            raise
         except Stale:
             log.info("Turn of session %d ended: another worker owns it now", claimed.session_id)
             self._was_cut(claimed)
