@@ -5,7 +5,6 @@
 
     npm install -g @agentclientprotocol/claude-agent-acp        # installs the adapter that "claude" starts
 
-    doing: edit
     needs approval: edit: approved
     ok: Wrote greeting.txt.
 
@@ -20,6 +19,7 @@ import argparse
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 from clutch import AcpAgent, Clutch
 
@@ -29,24 +29,20 @@ SMALL = AcpAgent(name="small", command=sys.executable, args=(f"{HERE}/acp_agent.
 
 
 async def main(agent: str | AcpAgent, prompt: str) -> None:
-    name = agent if isinstance(agent, str) else agent.name
-    async with Clutch("acp-state", acp=[agent]) as clutch:
-        task = await clutch.spawn(prompt, runtime=f"acp:{name}")
-        async for event in task.events():
-            if event.name == "tool:start":
-                print(f"doing: {event.data}")
-            if event.name == "question":
-                await approve_all(clutch, task.id)
+    clutch = Clutch("acp-state", acp=[agent])
+
+    @clutch.hook("needs_me")
+    async def approve(event: dict[str, Any]) -> None:
+        """Approve what the agent asks. A real program shows `question.detail` to a person first."""
+        for question in await clutch.inbox():
+            if question.task_id == event["task"]:
+                print(f"needs approval: {question.detail['tool']}: approved")
+                await clutch.answer(question, "approve")
+
+    async with clutch:
+        task = await clutch.spawn(prompt, runtime="acp")  # the first agent; with several: "acp:NAME"
         result = await task
         print(f"{result.outcome}: {result.error or result.text}")
-
-
-async def approve_all(clutch: Clutch, task_id: str) -> None:
-    """Approve what the agent asks. A real program shows `question.detail` to a person first."""
-    for question in await clutch.inbox():
-        if question.task_id == task_id:
-            await clutch.answer(question, "approve")
-            print(f"needs approval: {question.detail['tool']}: approved")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 
 The first worker that opens the state directory does the work. The other one is its client, with the same methods, so
 every request can go to either worker. Stop it with Ctrl-C and start it again: unfinished tasks resume. A stream lasts
-as long as its task; the timeout ends open streams, so that a stop takes no longer than that.
+as long as its task; the timeout ends open streams (uvicorn logs them as cancelled), so that a stop takes no longer.
 """
 
 from __future__ import annotations
