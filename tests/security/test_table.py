@@ -151,6 +151,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "S26": (
         "surfaces/test_page.py::test_s26_no_word_of_a_child_is_ever_run_or_fetched",
         "surfaces/test_page.py::test_s26_the_files_of_the_page_hold_nothing_and_run_nothing_foreign",
+        "surfaces/test_api_page.py::test_s26_hostile_strings_are_text_here_too",
     ),
     "S27": (
         "transactions/test_reads.py::test_what_is_to_be_approved_is_shown_with_its_invisible_characters",

@@ -185,15 +185,19 @@ def _valid(found: tuple[str, float] | None, now: float) -> str | None:
 
 
 # --------------------------------------------------------------------------------------------------
-# The browser page: a few files without any data of the user, therefore served without a token.
+# The browser pages, of tasks and of the API: files without any data of the user, therefore served without a token.
 #
-# The page reads its data from the API with its cookie. Its content policy runs our own script only and loads nothing
+# A page reads its data from the API with its cookie. Its content policy runs our own script only and loads nothing
 # from elsewhere, whatever a model may have written into a label.
 
 FILES = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/text.js": ("text.js", "text/javascript"),
+    "/v1/docs": ("docs.html", "text/html"),
+    "/docs.css": ("docs.css", "text/css"),
+    "/docs.js": ("docs.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 HEADERS = {

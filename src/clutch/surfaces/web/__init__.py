@@ -1,1 +1,1 @@
-"""The browser page that `clutch open` shows: static files without a build step; `page.js` uses the HTTP API."""
+"""The browser pages: tasks and the inbox (`page.js`), and requests to the HTTP API (`docs.js`). No build step."""

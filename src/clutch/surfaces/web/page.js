@@ -1,8 +1,8 @@
 // The page behind `clutch open`: the tree of tasks, the inbox, and the timeline of one task.
 //
-// It knows the HTTP API and nothing else. Whatever a model or a stranger wrote becomes text, never markup: there is no
-// innerHTML here, and the page's policy would run none of it. `put` is the only place that writes text, and shows what
-// would be invisible or turn the reading direction as escapes: nobody approves what they cannot see.
+// It knows the HTTP API and nothing else; `text.js` writes all text.
+
+import { element, put, visible } from "/text.js";
 
 const RECENT_MINUTES = 30;
 const EVENTS = ["lifecycle:start", "lifecycle:end", "lifecycle:error", "phase", "tool:start", "tool:end", "usage", "announce", "question"];
@@ -12,7 +12,6 @@ const HEALTH_MS = 5000; // between two questions for the problems of the gateway
 const TICK_MS = 1000; // times go on between them
 const SETTLED_MS = 1000; // an item of the inbox takes presses when it has stood in its place for so long
 const DECIDED = { answer: "answered", approve: "approved", reject: "rejected" };
-const HIDDEN = /[^\P{C}\n\t]|[^\P{Z} ]|\p{Default_Ignorable_Code_Point}/gu; // what `core.shown` calls not plain
 
 const byId = (id) => document.getElementById(id);
 let shown = null; // the task whose story is open
@@ -49,19 +48,6 @@ async function enter() {
 }
 
 // ---- words -----------------------------------------------------------------------------------------------
-
-const visible = (text) => text.replace(HIDDEN, (one) => `\\u{${one.codePointAt(0).toString(16)}}`);
-
-function put(node, text) {
-  node.textContent = visible(text);
-  return node;
-}
-
-function element(name, text, className = "") {
-  const made = put(document.createElement(name), text);
-  made.className = className;
-  return made;
-}
 
 function span(seconds) {
   if (seconds < 60) return `${Math.round(seconds)}s`;
