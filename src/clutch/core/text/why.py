@@ -358,7 +358,7 @@ def _lines(
         yield from _attempt_lines(attempt, now)
     if stuck is not None:
         yield blocked_text(stuck)
-        since = f"since {clock(stuck.since, now)} ({duration(now - stuck.since)})"
+        since = f"{stuck.gate} since {clock(stuck.since, now)} ({duration(now - stuck.since)})"
         yield f"  {since} -> {typed(*command(stuck, task), state=state)}"
 
 
