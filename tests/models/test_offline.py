@@ -356,9 +356,9 @@ def steps_of(plan: str) -> list[str]:
     ("task", "depth", "first", "count"),
     [
         ("Survey the folder", 0, '1. Start subagent "unfinished work": Find the lines', 6),
-        ("Survey the folder", 2, "1. Search the folder for `", 12),
-        ("question: markers", 2, "1. Search the folder for `\\b(?:TODO|FIXME)\\b`.", 5),
-        ('question: reading\nin: ["src"]', 2, "1. Search in src for `\\S`.", 3),
+        ("Survey the folder", 2, "1. Find the lines marked as unfinished.", 4),
+        ("question: markers", 2, "1. Search for TODO and FIXME.", 5),
+        ('question: reading\nin: ["src"]', 2, "1. Search up to 4 subfolders for the first line", 3),
     ],
 )
 async def test_a_plan_has_steps_and_what_follows_its_approval_is_the_work(

@@ -288,7 +288,8 @@ def serve(
         str | None, typer.Option(help="A PostgreSQL instead of SQLite: postgresql://…", show_default=False)
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="provider:model of agents that name none. Default: the offline script.")
+        str | None,
+        typer.Option(help="provider:model of agents that name none. Default: the demo model (no API key)."),
     ] = None,
     workspace: Annotated[
         Path | None, typer.Option(help="Where the file tools of new sessions work. Default: here.")

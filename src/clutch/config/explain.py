@@ -316,7 +316,7 @@ class StarterModel:
 
 
 NOTHING = StarterModel(
-    "offline", "no provider key in the environment and no Ollama here: a script, not an LLM"
+    "offline", "no provider key in the environment and no Ollama here: the demo model, not an LLM"
 )
 
 

@@ -237,6 +237,9 @@ def _report(block: Sequence[str]) -> Iterator[ChildReport]:
 # The questions. Each is one or two rounds of tool calls, the second chosen from the results of the first, and a
 # report. A report contains only what a tool returned.
 
+READS_MAX = 4
+PLACES_MAX = 4
+
 LIST_ALL = Call("list", {"path": ".", "recursive": True})
 
 
@@ -272,22 +275,49 @@ _SIZES = (LIST_ALL, _search(r"^.{120}"), _search(r"^(?: {20}|\t{5})\s*\S", 4, 1)
 class DemoQuestion:
     hit: str  #: what one finding is
     hits: str
+    steps: tuple[str, ...]  #: for a plan
     calls: tuple[Call, ...] = ()  #: the first round; empty: a search in each place of the request
     reads_largest: bool = False  #: the second round reads the largest files, and not those that were found
 
 
 QUESTIONS: Mapping[str, DemoQuestion] = {
-    "markers": DemoQuestion("line marked as unfinished", "lines marked as unfinished", _MARKERS),
-    "outline": DemoQuestion("heading or definition", "headings and definitions", _OUTLINE),
-    "references": DemoQuestion("line that points elsewhere", "lines that point elsewhere", _REFERENCES),
-    "sizes": DemoQuestion("large file or long line", "large files and long lines", _SIZES, reads_largest=True),
-    "reading": DemoQuestion("beginning of a file", "beginnings of files"),
-    "overview": DemoQuestion("notable line", "notable lines", (*_MARKERS, *_OUTLINE, *_SIZES), reads_largest=True),
+    "markers": DemoQuestion(
+        "line marked as unfinished", "lines marked as unfinished",
+        ("Search for TODO and FIXME.", "Search for XXX, HACK and BUG.", "Search for deprecated and obsolete.",
+         "Search for workarounds and for what is not implemented."),
+        _MARKERS,
+    ),
+    "outline": DemoQuestion(
+        "heading or definition", "headings and definitions",
+        ("Search for headings.", "Search for definitions of functions, classes and types.",
+         "Search for sections and keys of config files.", "Search for lines that look like titles."),
+        _OUTLINE,
+    ),
+    "references": DemoQuestion(
+        "line that points elsewhere", "lines that point elsewhere",
+        ("Search for web addresses.", "Search for imports and includes.", "Search for lines with \"see …\"."),
+        _REFERENCES,
+    ),
+    "sizes": DemoQuestion(
+        "large file or long line", "large files and long lines",
+        ("List all files with their sizes.", "Search for lines of 120 characters and more.",
+         "Search for deeply indented lines.", f"Read the first lines of the {READS_MAX} largest files."),
+        _SIZES, reads_largest=True,
+    ),
+    "reading": DemoQuestion(
+        "beginning of a file", "beginnings of files",
+        (f"Search up to {PLACES_MAX} subfolders for the first line of each file.",
+         f"Read the first lines of {READS_MAX} of these files."),
+    ),
+    "overview": DemoQuestion(
+        "notable line", "notable lines",
+        ("Find the lines marked as unfinished.", "Find the headings and definitions.",
+         "Find the largest files and the longest lines."),
+        (*_MARKERS, *_OUTLINE, *_SIZES), reads_largest=True,
+    ),
 }  # fmt: skip
 #: The two that an agent passes on to subagents.
 SURVEY, PLACES = "survey", "places"
-READS_MAX = 4
-PLACES_MAX = 4
 
 _SURVEY = re.compile(r"(?im)^\s*survey\b")
 
@@ -316,7 +346,7 @@ def request_in(task: str) -> DemoRequest | None:
     return DemoRequest(said["question"], tuple(name for name in places if isinstance(name, str)))
 
 
-def first_calls(request: DemoRequest) -> Sequence[Call]:
+def _first_calls(request: DemoRequest) -> Sequence[Call]:
     """Return the first round of calls. `.` stands for the files beside the subfolders."""
     places = (request.places or (".",))[:PLACES_MAX]
     beginnings = [_search(r"\S", 8, 1, path=place, recursive=place != ".") for place in places]
@@ -325,7 +355,7 @@ def first_calls(request: DemoRequest) -> Sequence[Call]:
 
 def calls_of(request: DemoRequest, evidence: DemoEvidence) -> list[Call]:
     """Return the calls of both rounds, as far as the evidence determines them."""
-    first = list(first_calls(request))
+    first = list(_first_calls(request))
     question = QUESTIONS[request.question]
     if question.reads_largest:
         files = [path for path, _ in folder(evidence).largest]

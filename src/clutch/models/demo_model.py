@@ -21,7 +21,6 @@ from clutch.models.demo_evidence import (
     PLACES,
     PLACES_MAX,
     QUESTIONS,
-    READS_MAX,
     SURVEY,
     TRIES_MAX,
     ChildReport,
@@ -32,7 +31,6 @@ from clutch.models.demo_evidence import (
     calls_of,
     files_in,
     findings_in,
-    first_calls,
     folder,
     largest,
     mentioned,
@@ -150,16 +148,11 @@ def _nothing_to_survey(evidence: DemoEvidence, seen: Listing) -> str:
 def _plan(request: DemoRequest, children: Sequence[DemoChild], evidence: DemoEvidence) -> str:
     """Return the plan that a user approves: the steps, what they change, and what they may miss."""
     seen, question = folder(evidence), QUESTIONS[request.question]
-    steps = [f'Start subagent "{child.label}": {child.task.partition(chr(10))[0]}' for child in children]
-    last = "Wait for all of them and combine their findings into one answer."
-    if not children:
-        searches = [call for call in first_calls(request) if call.name == "search"]
-        steps = [f"Search {_where(call)} for `{call.args['pattern']}`." for call in searches]
-        if question.reads_largest or not question.calls:
-            which = "largest files" if question.reads_largest else "files that were found"
-            steps.append(f"Read the first lines of the {READS_MAX} {which}.")
-        last = f"Report the {question.hits}, each with file and line."
-    numbered = [f"{number}. {step}" for number, step in enumerate([*steps, last], start=1)]
+    starts = [f'Start subagent "{child.label}": {child.task.partition(chr(10))[0]}' for child in children]
+    combines = "Wait for all of them and combine their findings into one answer."
+    reports = f"Report the {question.hits}, each with file and line."
+    steps = [*starts, combines] if children else [*question.steps, reports]
+    numbered = [f"{number}. {step}" for number, step in enumerate(steps, start=1)]
     files = f"{counted(len(seen.files), 'file')}, {size(sum(count for _, count in seen.files))}"
     return "\n".join(
         [
@@ -170,10 +163,6 @@ def _plan(request: DemoRequest, children: Sequence[DemoChild], evidence: DemoEvi
             *_remarks(evidence),
         ]
     )
-
-
-def _where(call: Call) -> str:
-    return f"in {written(call.args['path'])}" if call.args.get("path", ".") != "." else "the folder"
 
 
 # --- subagents --------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def can_sandbox_files() -> bool:
 
 
 # --------------------------------------------------------------------------------------------------
-# Who answers: the endpoints a program or its config names, each behind a limiter; without any, the offline script.
+# Who answers: the endpoints a program or its config names, each behind a limiter; without any, the demo model.
 
 CHILDREN_MANY = 20
 TRIAL_TEXT, TRIAL_S = "Reply with OK.", 20.0
