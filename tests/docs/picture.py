@@ -31,14 +31,15 @@ from rich.text import Text
 FILE = Path(__file__).parents[2] / "docs" / "picture.svg"
 STATE = ".local/state/clutch"
 COLUMNS, ROWS, PATIENCE_S = 84, 50, 60.0
+TASKS = 8  #: of a survey in which subagents may spawn
 #: What is typed, and what must have been shown before the next line is; $pid is the gateway's.
 LINES = (
     ('clutch run "Survey the folder" --key survey', "t_"),
     ("clutch tree", "running"),
     ("kill -9 $pid    # the gateway, in the middle of it", ""),
-    ('clutch run "Survey the folder" --key survey --wait | head -2', "delivered"),
-    ("clutch tree", "8 done"),
-    ('clutch why "size and shape" | head -5', "another one went on"),
+    ('clutch run "Survey the folder" --key survey --wait | head -2', "done · Survey the folder"),
+    ("clutch tree", f"{TASKS} done"),
+    ('clutch why "size and shape" | head -5', "Resumed at step"),
 )
 CONFIG = '{ agents: { defaults: { model: "offline", subagents: { maxSpawnDepth: 3 } } } }\n'
 NOTES = "# Notes\n\nTODO: water the plants\n"
@@ -74,7 +75,7 @@ FORMAT = """\
 
 
 class Shell:
-    """A bash that somebody sits at."""
+    """A bash at a terminal."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder
@@ -101,7 +102,7 @@ class Shell:
         self._until_prompt()
 
     def type(self, line: str) -> str:
-        """What it showed in answer."""
+        """Type a line and return what the terminal showed after it."""
         before = len(self.shown)
         os.write(self._ours, f"{line}\n".encode())
         self._until_prompt()
@@ -121,14 +122,14 @@ class Shell:
 
 
 def record() -> str:
-    """Everything the terminal showed, with its colours."""
+    """Return everything that the terminal showed, with its colours."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         state = folder / STATE
         state.mkdir(parents=True, mode=0o700)
         (state / "clutch.json").write_text(CONFIG)
-        (folder / "project").mkdir()
-        (folder / "project" / "notes.md").write_text(NOTES)
+        (folder / "project" / "docs").mkdir(parents=True)
+        (folder / "project" / "docs" / "notes.md").write_text(NOTES)
         (folder / "project" / "app.py").write_text('print("hello")\n')
         shell = Shell(folder)
         try:
@@ -145,19 +146,19 @@ def _typed(shell: Shell) -> str:
         assert wanted in answer, f"{line} did not show {wanted!r}, record it again:\n{answer}"
         if not pid and (started := re.search(r"\(pid (\d+)\)", answer)):
             pid = started[1]
-            _until_below_at_work(shell.home)
+            _until_half_done(shell.home)
     return shell.shown.removesuffix(PROMPT)
 
 
-def _until_below_at_work(home: Path) -> None:
-    """A person looks up when there is something to see: children of a child, too."""
+def _until_half_done(home: Path) -> None:
+    """Wait until all eight tasks were started and one of them is done."""
     look = [sys.executable, "-m", "clutch", "ps", "--json", "--state", str(home / STATE)]
     deadline = time.monotonic() + PATIENCE_S
     while True:
         said = json.loads(subprocess.run(look, capture_output=True, check=True).stdout)
-        if any(task["depth"] > 1 and task["phase"] == "running" for task in said["tasks"]):
+        if len(said["tasks"]) == TASKS and any(task["outcome"] for task in said["tasks"]):
             return
-        assert time.monotonic() < deadline, f"nothing was under way: {said['summary']}"
+        assert time.monotonic() < deadline, f"nothing was half done: {said['summary']}"
 
 
 def drawn(shown: str) -> str:
