@@ -50,4 +50,4 @@ def test_it_can_be_typed_from_top_to_bottom(tmp_path: Path) -> None:
             assert alike(line) in alike(done.stdout), line
     assert "markers ok" in done.stdout
     _, _, after_the_kill = done.stdout.partition("Gateway not running")
-    assert re.search(r"(?m)^done · Survey the folder ·.* deliver(ing|ed)", after_the_kill)
+    assert re.search(r"(?m)^done · Survey the folder ·.* · result ready · ", after_the_kill)
