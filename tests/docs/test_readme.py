@@ -16,7 +16,7 @@ from clutch.core.policy import Limits, Work
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-LINES_MAX, EXAMPLE_LINES_MAX = 150, 12
+LINES_MAX, EXAMPLE_LINES_MAX = 120, 12
 
 
 def example() -> str:
@@ -87,7 +87,7 @@ def test_every_command_and_file_it_names_exists() -> None:
 def test_the_limits_it_tells_are_the_defaults() -> None:
     limits, work = Limits(), Work()
     told = re.search(
-        r"(\d+) active children.* (\d+) tasks alive.* (\d+) records.* (\d+) children at", README, re.DOTALL
+        r"(\d+) active children.*\s(\d+) tasks alive.*\s(\d+) records.*\s(\d+) children at", README, re.DOTALL
     )
     assert told is not None
     assert [int(number) for number in told.groups()] == [
