@@ -63,7 +63,7 @@ class StoreIOError(StoreError):
 class StoreGone(StoreError):
     """The database file was deleted or replaced while this process had it open. Nothing is accepted until it is back.
 
-    Put the same file back, or stop this process, restore a backup (`docs/operate/operations.md`) and start again."""
+    Put the same file back, or stop this process, restore a backup (`docs/operate/backup.md`) and start again."""
 
     def __init__(self, path: str, what: str) -> None:
         remedy = "put the same file back, or stop this process, restore a backup and start again"

@@ -12,14 +12,14 @@ from clutch.core.lifecycle import TRANSITIONS
 from clutch.core.model import FINISHED, Phase
 
 #: The ways into cleanup that are no kill; every other edge that ends there is one.
-_CLEANUP_WORDS = {Phase.ENDING: "skipped", Phase.ANNOUNCING: "told, or given up"}
-_KILLED_FROM = "not_told_yet"
+_CLEANUP_WORDS = {Phase.ENDING: "skipped", Phase.ANNOUNCING: "delivered, or given up"}
+_KILLED_FROM = "not_delivered_yet"
 
 LETTERS = """\
 ## The life of a letter
 
 The allowed changes of a letter's state are `core/model.LETTER_MOVES`, with the cause of each. An open letter that a run
-has taken stays open until the model has answered: that commit is its delivery. `transactions/inbox.move` makes the SQL
+has taken stays open until the model has answered; that commit is its delivery. `transactions/inbox.move` makes the SQL
 of a move and refuses any other.
 """
 
@@ -31,12 +31,13 @@ is due.
 """
 
 INTRODUCTION = """\
-For engineers who change Clutch. A task is in one phase at a time, and an event calls the function that
-`core/lifecycle.TRANSITIONS` names for the phase and the event. An empty cell means that the event has no say in this
-phase: the task does not change. A function may also leave the task as it is, for example because the event belongs to
-an older generation.
+For engineers who change Clutch. [Concepts](../concepts/index.md) has the status that users see.
 
-The functions are in `src/clutch/core/lifecycle_run.py` (until the outcome is fixed) and
+A task is in one phase at a time, and an event calls the function that `core/lifecycle.TRANSITIONS` names for the phase
+and the event. An empty cell means that the event does not change a task in this phase. A function may also leave the task
+as it is, for example because the event belongs to an older generation.
+
+The functions are in `src/clutch/core/lifecycle_run.py` (until the task has an outcome) and
 `src/clutch/core/lifecycle_delivery.py` (after it), the events in `src/clutch/core/events.py`. The edges of the diagram
 are `core/events.EDGES`.
 """

@@ -84,16 +84,18 @@ def _function(name: str, value: Any) -> Iterator[str]:
         word = "async " if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value) else ""
         shown = signature(made).replace("\n        ", "\n    ").replace("\n    )", "\n)")
         shown = shown.removesuffix(" -> None") if inspect.isclass(value) else shown
-        shown = re.sub(r"    \*\*\w+: Unpack\[\w+\],\n", "", shown if name == "spawn" else _shortened(shown))
+        shown = _shortened(shown) if name in ("check_spawn", "map") else shown
         yield from ("```text", f"{word}{name}{shown}", "```", "")
     yield from _text(inspect.getdoc(value) or "")
 
 
 def _shortened(shown: str) -> str:
-    """Return a signature without the options of `spawn`, which are listed once."""
-    return re.sub(
-        r"\*\*\w+: Unpack\[SpawnOptions\],(?:\n    \w+: [^\n]*,)*", "**options,  # as for Clutch.spawn", shown
-    )
+    """Return a signature without the parameters that `spawn` has too: they are listed once."""
+    known = set(signature(clutch.Clutch.spawn).splitlines())
+    kept = {"    prompt: str,", "    *,"}
+    lines = [line for line in shown.splitlines() if f"    {line}" not in known or line in kept]
+    at = next((place for place, line in enumerate(lines) if line.startswith(")")), 0)
+    return "\n".join([*lines[:at], "    …  # and the parameters of spawn", *lines[at:]])
 
 
 def _text(doc: str) -> Iterator[str]:

@@ -29,22 +29,22 @@ from tests.docs.settings_page import settings_page
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 AGAIN = "Written from the code by `python -m tests.docs.reference`; do not edit.\n"
 MEANINGS = {
-    "invalid_input": "a value breaks a rule; `field` and `rule` say which",
-    "unauthorized": "no token, or one that opens nothing",
-    "forbidden": "a limit, a right or the state of the task is against it; `rule` says which",
-    "not_found": "there is no such thing; `candidates` are what there is",
-    "method_not_allowed": "the path has other methods; the header `Allow` names them",
-    "ambiguous": "more than one thing is meant; `candidates` are some of them",
-    "already_finished": "it is over; `continue` and `retry` start it again",
-    "plan_changed": "there is another plan or question by now: read it again",
-    "idempotency_conflict": "the key was used before, for something else",
-    "gone": "a cursor older than what is kept",
-    "too_large": "the body has more bytes than are read",
-    "wrong_host": "the request names a host that is not this machine",
-    "rate_limited": "too soon; `retryAfterSeconds`",
-    "internal": "a mistake of ours; the log of the gateway says more",
-    "turn_failed": "the turn of an agent failed (chat completions): `message` has the reason",
-    "unavailable": "no gateway, or one that cannot do it now: it drains, its store is busy or in use",
+    "invalid_input": "A value breaks a rule: `field` and `rule` say which.",
+    "unauthorized": "The token is missing or invalid.",
+    "forbidden": "A limit, a right or the state of the task does not allow it: `rule` says which.",
+    "not_found": "The target does not exist: `candidates` lists similar ones.",
+    "method_not_allowed": "The path has other methods: see the header `Allow`.",
+    "ambiguous": "The target matches several: `candidates` lists some of them.",
+    "already_finished": "The task has ended: `continue` and `retry` start a new attempt.",
+    "plan_changed": "The plan or question has changed meanwhile: read it again.",
+    "idempotency_conflict": "The key was used before for another request.",
+    "gone": "The cursor is older than the stored events.",
+    "too_large": "The body is too large.",
+    "wrong_host": "The request names a host that is not in `gateway.allowedHosts`.",
+    "rate_limited": "Too many requests: wait for `retryAfterSeconds`.",
+    "internal": "An error inside Clutch: the log of the gateway says more.",
+    "turn_failed": "The turn of an agent failed (chat completions): `message` has the reason.",
+    "unavailable": "No gateway, or it cannot answer now: it drains, or its database is busy or in use.",
 }
 
 
@@ -102,9 +102,9 @@ def errors_page() -> str:
 
 
 def _codes() -> Iterator[str]:
-    yield 'Every surface says what went wrong as `{"error": {"code", "message", "field"?, "rule"?, "remedy"?, …}}`.'
+    yield 'Every surface reports an error as `{"error": {"code", "message", "field"?, "rule"?, "remedy"?, …}}`.'
     yield ""
-    yield "| code | HTTP | exit code | means |"
+    yield "| Code | HTTP | Exit code | Meaning |"
     yield "|---|---|---|---|"
     for code, status in STATUS.items():
         yield f"| `{code}` | {status} | {OF_CODE.get(code, Exit.ERROR).value} | {MEANINGS[code]} |"
@@ -121,7 +121,7 @@ def _exits() -> Iterator[str]:
 def _exceptions() -> Iterator[str]:
     yield "## In Python"
     yield ""
-    yield "Those marked * are names of `clutch`; the others are in `clutch.errors`."
+    yield "Classes marked * can be imported from `clutch`, the others from `clutch.errors`."
     yield ""
     public = {name: getattr(clutch, name) for name in clutch.__all__}
     for name, kind in {**vars(errors), **public}.items():

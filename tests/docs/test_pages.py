@@ -19,6 +19,7 @@ from clutch import Clutch
 from clutch.cli.app import app
 from clutch.config.keys import catalogue
 from clutch.core.diagnosis import Gate
+from clutch.core.model import DeliveryStatus, TaskStatus
 from clutch.core.policy import Announcing, Policy
 from tests.docs.reference import FOLDER, PAGES
 
@@ -113,6 +114,19 @@ def test_every_link_leads_to_a_file(page: str) -> None:
     for path, _ in LINK.findall(re.sub(r"(?s)```.*?```", "", TEXTS[page])):
         assert not path or (ROOT / page).parent.joinpath(path).exists(), path
     assert not re.findall(r"`(?:docs|\.\.)/[\w/-]+\.md`", TEXTS[page]), "a page is named without a link"
+
+
+@pytest.mark.parametrize("page", [name for name in TEXTS if not name.startswith("docs/reference")])
+def test_every_page_links_onward(page: str) -> None:
+    assert LINK.search(TEXTS[page].rstrip().rpartition("\n\n")[2] if page != "README.md" else TEXTS[page])
+
+
+def test_the_concepts_list_every_status_that_people_see() -> None:
+    page = TEXTS["docs/concepts/index.md"].partition("## What you see")[2]
+    listed = {
+        word for row in re.findall(r"(?m)^\| (`.*?) \|", page) for word in re.findall(r"`([^`]+)`", row)
+    }
+    assert listed == {str(one) for one in (*TaskStatus, *DeliveryStatus)}
 
 
 def spelled(text: str) -> Iterator[str]:
