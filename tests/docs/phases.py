@@ -34,8 +34,8 @@ INTRODUCTION = """\
 For engineers who change Clutch. [Concepts](../concepts/index.md) has the status that users see.
 
 A task is in one phase at a time, and an event calls the function that `core/lifecycle.TRANSITIONS` names for the phase
-and the event. An empty cell means that the event does not change a task in this phase. A function may also leave the task
-as it is, for example because the event belongs to an older generation.
+and the event. An empty cell means that the event does not change a task in this phase. A function may also leave the
+task as it is, for example because the event belongs to an older generation.
 
 The functions are in `src/clutch/core/lifecycle_run.py` (until the task has an outcome) and
 `src/clutch/core/lifecycle_delivery.py` (after it), the events in `src/clutch/core/events.py`. The edges of the diagram
