@@ -57,6 +57,19 @@ def test_every_help_fits_80_columns_and_no_line_of_the_list_is_cut_and_every_com
         assert "--json" in help_ or command in ("mcp", "config", "import"), command
 
 
+def test_every_help_has_an_example_that_can_be_typed(typed: Typed) -> None:
+    known = getattr(get_command(app), "commands")  # noqa: B009 (a group has them)
+    for name, command in known.items():
+        for below, one in getattr(command, "commands", {"": command}).items():
+            if one.hidden:
+                continue
+            words = f"{name} {below}".strip()
+            found = re.search(rf"Example: clutch ({words}\b[^\n]*)", one.help or "")
+            assert found is not None, words
+            given = shlex.split(found[1])[len(words.split()) :]
+            assert one.make_context(name, given).params is not None, words
+
+
 #: Commands that print what they were asked for, and how. `TASK` is a finished task, `NEW` a file that is not there.
 REPORTS = {
     "status": (), "ps": ("--all",), "tree": ("--all",), "top": (), "inbox": (), "dead": (), "cost": (),

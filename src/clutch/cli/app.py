@@ -141,7 +141,7 @@ SECTIONS = {
     "Begin": ("demo", "init", "chat", "run", "spawn", "open", "mcp"),
     "Look": ("status", "ps", "tree", "top", "attach", "logs", "why", "replay", "cost"),
     "Act on a task": ("steer", "send", "pause", "resume", "kill", "retry", "continue"),
-    "What waits for you": ("inbox", "answer", "approve", "reject"),
+    "Decide": ("inbox", "answer", "approve", "reject"),
     "Results": ("dead", "redeliver", "dismiss", "archive", "delete", "export"),
     "Upkeep": ("config", "serve", "stop", "drain", "doctor", "token", "backup", "restore", "gc", "import"),
 }
@@ -156,7 +156,8 @@ class ClutchCommands(LazyGroup):
 app = typer.Typer(
     name="clutch",
     cls=ClutchCommands,
-    help="Durable background subagents: spawn them, lose the process, keep the work.",
+    help="Durable background subagents: spawn them, lose the process, keep the work.\n\n"
+    "New here? Type clutch demo, then clutch status.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -231,7 +232,9 @@ def clutch(
     no_start: Annotated[
         bool,
         typer.Option(
-            "--no-start", envvar=NO_START, help="Start no gateway in the background; without one exit with 9."
+            "--no-start",
+            envvar=NO_START,
+            help="Start no gateway in the background; exit with 9 where one is needed.",
         ),
     ] = False,
 ) -> None:
@@ -247,28 +250,28 @@ def clutch(
 @commands.command()
 def demo(
     folder: Annotated[
-        str | None, typer.Option("--dir", help="The folder to survey, read-only. Default: this one.")
+        str | None, typer.Option("--dir", help="Folder to survey, read-only. Default: this one.")
     ] = None,
     seed: Annotated[
         int, typer.Option(help="The same seed gives the same pace and the same moments of kills.")
     ] = 0,
     state: Annotated[
         str | None,
-        typer.Option(help="Where the run is kept: a new or empty directory. Default: a fresh one."),
+        typer.Option(help="State directory of the demo, new or empty. Default: a fresh one."),
     ] = None,
     chaos: Annotated[
         bool, typer.Option("--chaos", help="Kill the worker (SIGKILL) about every second, not once.")
     ] = False,
-    kills: Annotated[
-        int | None, typer.Option(min=5, max=1000, help="With --chaos: stop killing after this many.")
-    ] = None,
+    kills: Annotated[int | None, typer.Option(min=5, max=1000, help="With --chaos: how many kills.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Finish an interrupted demo.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print nothing but the JSON line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the JSON line.")] = False,
 ) -> None:
     """Survey a folder with subagents whose process is killed once.
 
     Needs no API key: the demo model answers. At a terminal it ends with a report; with --json or where stdout is no
-    terminal, the last line of stdout is a JSON object. Example: clutch demo --dir ~/project"""
+    terminal, the last line of stdout is a JSON object.
+
+    Example: clutch demo --dir ~/project"""
     from clutch.demo import command
 
     options = command.DemoOptions(
@@ -285,35 +288,38 @@ def demo(
 def serve(
     state: State = None,
     database: Annotated[
-        str | None, typer.Option(help="A PostgreSQL instead of SQLite: postgresql://…", show_default=False)
+        str | None, typer.Option(help="PostgreSQL instead of SQLite: postgresql://…", show_default=False)
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="provider:model of agents that name none. Default: the demo model (no API key)."),
+        str | None, typer.Option(help="provider:model of agents that name none. Default: the demo model.")
     ] = None,
     workspace: Annotated[
-        Path | None, typer.Option(help="Where the file tools of new sessions work. Default: here.")
+        Path | None, typer.Option(help="Workspace of new sessions. Default: the current directory.")
     ] = None,
     host: Annotated[
         str | None,
         typer.Option(
-            help="The address to listen on. Default: 127.0.0.1; others need gateway.allowRemote.",
+            help="Address to listen on. Default: 127.0.0.1; others need gateway.allowRemote.",
             show_default=False,
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="0 = any free one.", show_default=False),
+        typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.", show_default=False),
     ] = None,
     config: Config = None,
     no_input: Annotated[
         bool,
-        typer.Option("--no-input", help="Nobody is there to ask: what needs a person is denied at once."),
+        typer.Option("--no-input", help="No user answers: deny approvals and questions at once."),
     ] = False,
     background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a gateway in the foreground. It works on tasks and answers the other commands."""
+    """Run a gateway in the foreground.
+
+    It runs the tasks and answers the other commands, which otherwise start one in the background.
+
+    Example: clutch serve --port 8137"""
     from clutch.cli import serve
 
     wishes = serve.ServeOptions(state, database, model, workspace, host, port, config, no_input, background)
@@ -322,7 +328,11 @@ def serve(
 
 @commands.command()
 def stop(state: State = None, as_json: AsJson = False) -> None:
-    """Stop the gateway. Turns end at their next step; everything goes on at the next start."""
+    """Stop the gateway; work resumes at the next start.
+
+    Turns stop at their next step.
+
+    Example: clutch stop"""
     from clutch.cli import serve
 
     serve.stop(state, as_json=as_json)
@@ -332,12 +342,16 @@ def stop(state: State = None, as_json: AsJson = False) -> None:
 def drain(
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds; then it stops anyway, as `stop` does.", show_default=False),
+        typer.Option(min=0, help="Seconds to wait; then it stops as `stop` does.", show_default=False),
     ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let the gateway finish what it has, then stop. It takes nothing new; shows what it waits for."""
+    """Let the gateway finish its work, then stop it.
+
+    It accepts no new work, and shows what it waits for.
+
+    Example: clutch drain --timeout 60"""
     from clutch.cli import serve
 
     serve.drain(state, timeout_s=timeout, as_json=as_json)
@@ -350,13 +364,17 @@ def mcp(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What this client sees: its own tasks, found again under this name. Default: the client's name.",
+            help="Name under which this client finds its tasks again. Default: the client's name.",
             show_default=False,
         ),
     ] = None,
-    agent: Annotated[str, typer.Option(help="Whose session that is.")] = "main",
+    agent: Annotated[str, typer.Option(help="Agent of that session.")] = "main",
 ) -> None:
-    """Offer background agents to an MCP client, on stdin and stdout. They outlive the client."""
+    """Serve background tasks to an MCP client on stdin and stdout.
+
+    The tasks outlive the client.
+
+    Example: clutch mcp --session editor"""
     from clutch.cli import serve as command
 
     command.serve_mcp(state, agent_id=agent, session=session)
@@ -366,13 +384,19 @@ def mcp(
 def chat(
     session: Annotated[
         str | None,
-        typer.Option(help="The main session to talk to. Default: agent:main:main.", show_default=False),
+        typer.Option(help="Main session to talk to. Default: agent:main:main.", show_default=False),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="... or that of this agent.", show_default=False)] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Talk to the main session of this agent.", show_default=False)
+    ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Talk to a main agent while its children work. With a pipe on stdin: one message per line."""
+    """Chat with the main agent while its subagents work.
+
+    With a pipe on stdin: one message per line.
+
+    Example: clutch chat"""
     from clutch.cli.chat import chat
 
     chat.chat(state, session, agent, as_json=as_json)
@@ -380,9 +404,11 @@ def chat(
 
 @commands.command()
 def attach(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Watch a task live and type to steer it. Escape or Ctrl-D detaches, the task goes on.
+    """Watch a task live and type to steer it.
 
-    With --json it only watches: `logs -f --json`."""
+    Escape or Ctrl-D detaches; the task continues. With --json it only watches.
+
+    Example: clutch attach last"""
     if as_json:
         from clutch.cli import show
 
@@ -394,13 +420,15 @@ def attach(target: Target, state: State = None, as_json: AsJson = False) -> None
 
 @commands.command("open")
 def open_(
-    prints: Annotated[bool, typer.Option("--print", help="Print the address; start no browser.")] = False,
+    prints: Annotated[bool, typer.Option("--print", help="Print the link; start no browser.")] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the tree and what waits for you in a browser, live.
+    """Open the page in a browser: tasks and inbox, live.
 
-    The address lets in one browser, once, within half a minute. Without a screen it is printed."""
+    Starts a gateway if none runs. Without a screen it prints a one-time link.
+
+    Example: clutch open"""
     from clutch.cli import serve
 
     serve.open_page(state, only_prints=prints, as_json=as_json)

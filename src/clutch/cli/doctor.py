@@ -77,14 +77,14 @@ def of_directory(home: Path) -> Iterator[Check]:
     found = home.lstat()
     if stat.S_ISLNK(found.st_mode) or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         yield Check(
-            "state-directory", False, f"{home} is not a directory of your own", "name another: --state"
+            "state-directory", False, f"{home} is not a directory that you own", "name another: --state"
         )
         return
     is_private = stat.S_IMODE(found.st_mode) == DIRECTORY_MODE
     yield Check("state-directory", is_private, _mode(home, found), None if is_private else _fix(home))
     exposed = [path for path in _private(home) if path.lstat().st_mode & 0o077]
     words = ", ".join(f"{path.name} {stat.S_IMODE(path.lstat().st_mode):04o}" for path in exposed)
-    told = f"readable by others: {words}" if exposed else "token, database and settings are yours alone"
+    told = f"readable by others: {words}" if exposed else "token, database and settings are private"
     yield Check("permissions", not exposed, told, _fix(home) if exposed else None)
 
 
@@ -115,8 +115,8 @@ def of_gateway(home: Path) -> Check:
     if found is not None:
         return Check("gateway", True, f"{found.url}, pid {found.pid}, version {found.version}")
     if (home / GATEWAY_FILE).exists():
-        return Check("gateway", False, f"{GATEWAY_FILE} names a gateway that is gone", _fix(home))
-    return Check("gateway", True, "none runs")
+        return Check("gateway", False, f"{GATEWAY_FILE} names a gateway that no longer runs", _fix(home))
+    return Check("gateway", True, "not running")
 
 
 def of_loaded(home: Path) -> Iterator[Check]:
@@ -139,7 +139,7 @@ def of_clock(newest: float | None) -> Check:
     """Check the clock against `newest`, the time of the newest timeline entry."""
     ahead = (newest or 0.0) - output.now()
     if ahead > AHEAD_S:
-        told = f"the newest line of a timeline lies {duration(ahead)} in the future"
+        told = f"the newest timeline entry is {duration(ahead)} in the future"
         return Check("clock", False, told, "set the clock of this machine, then wait as long")
     return Check("clock", True, "runs forward")
 
@@ -149,7 +149,7 @@ def of_pulses(home: Path, pulses: Mapping[str, Any]) -> Iterator[Check]:
     for name, beat in sorted(pulses.items()):
         late = max(0.0, output.now() - (output.at(beat["at"]) or 0.0))
         is_ok = late <= PERIODS_MAX * beat["everySeconds"]
-        told = f"last came round {duration(late)} ago; at least every {duration(beat['everySeconds'])}"
+        told = f"last ran {duration(late)} ago; due every {duration(beat['everySeconds'])}"
         yield Check(name, is_ok, told, None if is_ok else begin_again(home))
 
 
@@ -194,16 +194,19 @@ def of_provider(provider: Endpoint, *, is_online: bool) -> Check:
     try:
         provider.key(os.environ)
     except InvalidInput as error:
-        return Check(about, False, error.rule, "set it where the gateway is started")
+        return Check(about, False, error.rule, "set it in the environment of the gateway")
     place = urlsplit(provider.base_url)
     if not place.hostname or (place.hostname not in LOOPBACK and not is_online):
-        return Check(about, True, "has its key; not asked beyond this machine without --online")
+        return Check(about, True, "key found; not connected without --online")
     port = place.port or (443 if place.scheme == "https" else 80)
     try:
         socket.create_connection((place.hostname, port), timeout=REACH_S).close()
     except OSError as error:
         return Check(
-            about, False, f"nobody answers at {place.hostname}:{port}: {error}", "start it, or change baseUrl"
+            about,
+            False,
+            f"no answer from {place.hostname}:{port}: {error}",
+            "start it, or change models.providers.NAME.baseUrl",
         )
     return Check(about, True, f"answers at {place.hostname}:{port}")
 
@@ -218,16 +221,16 @@ def mend(home: Path) -> list[str]:
     was = stat.S_IMODE(home.lstat().st_mode)
     make_private(home)
     if was != DIRECTORY_MODE:
-        done.append(f"{home} is yours alone now")
+        done.append(f"{home} is private now")
     for path in _private(home):
         if path.lstat().st_mode & 0o077:
             _make_private(path)
-            done.append(f"{path.name} is yours alone now{_was_open(path)}")
+            done.append(f"{path.name} is private now{_was_open(path)}")
     if discovery.find(home) is None and (home / GATEWAY_FILE).exists():
         held = discovery.claim(home)
         if held is not None:
             held.release()
-            done.append(f"{GATEWAY_FILE} of a gateway that is gone was removed")
+            done.append(f"{GATEWAY_FILE} of a gateway that no longer runs was removed")
     return done
 
 
@@ -244,7 +247,7 @@ def _was_open(path: Path) -> str:
     if not path.name.startswith("token"):
         return ""
     how = command(path.parent, "token", "--rotate") if path.name == TOKEN_FILE else "write another into it"
-    return f"; whoever has read it can still use it: {how}"
+    return f"; other users may have read it before: {how}"
 
 
 EXAMPLE_CHARS_MAX = 200
@@ -400,13 +403,11 @@ def _examine_server(dsn: str, report: DoctorReport, *, is_served: bool) -> None:
         with looking_at_server(dsn) as look:
             report.checks.append(of_clock(look(newest)))
             unasked = _ask_promises(look, report, is_served=is_served, is_sqlite=False)
-            told = (
-                f"answers; {unasked} promises take too long to be asked beside work" if unasked else "answers"
-            )
+            told = f"answers; {unasked} invariants took too long to check" if unasked else "answers"
             report.checks.append(Check("database", True, told))
     except ClutchError as error:
         report.checks.append(
-            Check("database", False, str(error), "is the server there, and `database` right?")
+            Check("database", False, str(error), "start the server, or correct `database` in the config")
         )
 
 

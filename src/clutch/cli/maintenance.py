@@ -30,19 +30,24 @@ if TYPE_CHECKING:
 FOLDERS = ("tasks", "workspaces")  #: in the state directory, with one directory per task
 PAGE = 200  #: tasks per request
 
-configs = typer.Typer(help="Look at the config: is it right, and what holds?", no_args_is_help=True)
+configs = typer.Typer(help="Validate and inspect the configuration.", no_args_is_help=True)
 beginning = typer.Typer()
 
 
 @configs.command()
 def check(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Default: clutch.json in the state directory.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Config file. Default: clutch.json in the state directory."),
     ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say everything that is wrong with a config. Exit code 1 if anything is."""
+    """Validate a config and list every problem.
+
+    Exit code 1 if there is one. Says what the running gateway has not loaded.
+
+    Example: clutch config check"""
     from clutch.cli import config as config_files
 
     config_files.check(state, file, as_json=as_json)
@@ -50,12 +55,14 @@ def check(
 
 @configs.command()
 def explain(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="For example announce.queue.mode, or announce.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, or the beginning of several.")],
     config: Config = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what holds for a key, its default, where it is said, what it may be, and why."""
+    """Show the value of a key, its default, source and meaning.
+
+    Example: clutch config explain announce.queue.mode"""
     from clutch.cli import config as config_files
 
     config_files.explain(state, config, key, as_json=as_json)
@@ -63,7 +70,9 @@ def explain(
 
 @configs.command()
 def schema() -> None:
-    """Print a JSON schema of the config, for editors."""
+    """Print the JSON schema of the config, for editors.
+
+    Example: clutch config schema"""
     from clutch.cli import config as config_files
 
     config_files.schema()
@@ -87,7 +96,9 @@ def init(
 ) -> None:
     """Write a first config, and test its model with one short call.
 
-    Finds provider keys in the environment and a local Ollama. Example: clutch init"""
+    Finds provider keys in the environment and a local Ollama.
+
+    Example: clutch init"""
     from clutch.cli import config as config_files
 
     wanted = config_files.InitOptions(force, model, tests=not no_test)
@@ -104,28 +115,26 @@ class ExportFormat(StrEnum):
 
 @upkeep.command()
 def doctor(
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Put right what can be without harm: modes, a stale gateway.json.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Repair file modes and a stale gateway.json.")] = False,
     online: Annotated[
-        bool, typer.Option("--online", help="Also knock at the providers of the config beyond this machine.")
+        bool, typer.Option("--online", help="Also connect to the configured providers.")
     ] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option(
-            help="Also write a .tar.gz for somebody who helps, without secrets.", show_default=False
-        ),
+        typer.Option(help="Also write a .tar.gz for support, without secrets.", show_default=False),
     ] = None,
     database: Annotated[
         str | None,
-        typer.Option(help="A PostgreSQL that the config does not name: postgresql://…", show_default=False),
+        typer.Option(help="Check this PostgreSQL: postgresql://…", show_default=False),
     ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check whether all is well, and say what to do if not.
+    """Check the installation and the database, and name the fixes.
 
-    The promises on the live database, the gateway's loops, modes, config, sandbox, clock, disk."""
+    Invariants of the live database, the gateway's loops, file modes, config, sandbox, clock and disk.
+
+    Example: clutch doctor"""
     from clutch.cli import doctor as command
 
     command.doctor(state, fixes=fix, is_online=online, bundle=bundle, as_json=as_json, database=database)
@@ -134,12 +143,16 @@ def doctor(
 @upkeep.command()
 def token(
     rotate: Annotated[
-        bool, typer.Option("--rotate", help="Make another; the old one opens nothing from now on.")
+        bool, typer.Option("--rotate", help="Make a new token and sign out every client of the old one.")
     ] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say where the token of the gateway is kept, or change it. It is never printed."""
+    """Print the path of the gateway's token, or replace the token.
+
+    The token itself is never printed.
+
+    Example: clutch token --rotate"""
     from clutch.cli import serve
 
     serve.token(state, rotates=rotate, as_json=as_json)
@@ -153,7 +166,9 @@ def backup(
 ) -> None:
     """Copy the database to a file while work continues.
 
-    Not in it: clutch.json, the token and the files of tasks. Example: clutch backup monday.db"""
+    Not in it: clutch.json, the token and the files of tasks.
+
+    Example: clutch backup monday.db"""
     with answering("backup", as_json=as_json):
         from clutch.offline_reader import DATABASE_FILE, copy
 
@@ -185,7 +200,9 @@ def restore(
 ) -> None:
     """Restore a backup; its unfinished tasks resume.
 
-    The backup is verified first. Example: clutch restore monday.db --state ~/restored"""
+    The backup is verified first.
+
+    Example: clutch restore monday.db --state ~/restored"""
     with answering("restore", as_json=as_json):
         from datetime import UTC, datetime
 
@@ -234,11 +251,17 @@ def _is_postgres(home: Path) -> bool:
 
 @upkeep.command()
 def gc(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be archived; change nothing.")
+    ] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Archive what is long over, and remove its files. Now, instead of at the sweeper's next round."""
+    """Archive finished tasks now and remove their files.
+
+    The gateway does this every minute by itself.
+
+    Example: clutch gc --dry-run"""
     with answering("gc", as_json=as_json):
         home = home_of(state)
         client = gateway(state)
@@ -282,23 +305,25 @@ Object = dict[str, Any]
 
 @upkeep.command()
 def export(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A task, or the key of a session.")],
-    tree: Annotated[bool, typer.Option("--tree", help="Also everything below it.")] = False,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Task or session key.")],
+    tree: Annotated[bool, typer.Option("--tree", help="Also its subagents.")] = False,
     form: Annotated[
-        ExportFormat, typer.Option("--format", help="One object per line, or to be read.")
+        ExportFormat, typer.Option("--format", help="JSON Lines, or Markdown to read.")
     ] = ExportFormat.JSONL,
     output: Annotated[
-        Path | None, typer.Option(help="A new file, yours alone. Default: stdout.", show_default=False)
+        Path | None, typer.Option(help="New file to write. Default: stdout.", show_default=False)
     ] = None,
     with_secrets: Annotated[
-        bool, typer.Option("--with-secrets", help="Leave in what looks like a key, a token or a password.")
+        bool, typer.Option("--with-secrets", help="Keep text that looks like a key, a token or a password.")
     ] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write out all that a task or session was told, said and did.
+    """Export the transcript and the result of a task or session.
 
-    With its result; what looks like a secret is taken out. Works without a gateway, too."""
+    Redacts what looks like a secret. Works without a gateway.
+
+    Example: clutch export last --format markdown"""
     from clutch.core.redaction import redact_all
 
     is_markdown = form is ExportFormat.MARKDOWN
@@ -412,30 +437,34 @@ def _markdown(part: Object) -> str:
 # --------------------------------------------------------------------------------------------------
 # `clutch import`: the tasks of another system. Its files are only read.
 
-imports = typer.Typer(help="Bring in what another system left behind.", no_args_is_help=True)
+imports = typer.Typer(help="Import tasks from another system.", no_args_is_help=True)
 
 
 @imports.callback()
 def _group() -> None:
-    """Bring in what another system left behind."""
+    """Import tasks from another system."""
 
 
 @imports.command("openclaw")
 def openclaw(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="OpenClaw's state directory: ~/.openclaw")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="State directory of OpenClaw, e.g. ~/.openclaw.")
+    ],
     state: State = None,
     database: Annotated[
-        str | None, typer.Option(help="A PostgreSQL instead of SQLite: postgresql://…", show_default=False)
+        str | None, typer.Option(help="PostgreSQL instead of SQLite: postgresql://…", show_default=False)
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be imported; write nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Subagent runs, their results and transcripts. Nothing of OpenClaw's is changed.
+    """Import subagent runs of OpenClaw with results and transcripts.
 
-    Finished runs keep outcome, result and label; what nobody was told of is announced to the main agent when it works
-    next; what had not ended is lost. A second import changes nothing. On SQLite, stop the gateway first."""
+    OpenClaw's files are only read. Undelivered results are delivered to the main agent in its next turn; runs that had
+    not ended are lost. A second import changes nothing. On SQLite, stop the gateway first.
+
+    Example: clutch import openclaw ~/.openclaw --dry-run"""
     import asyncio
 
     with answering("import", as_json=as_json):

@@ -40,19 +40,19 @@ def _tasks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 State = Annotated[
     Path | None,
     typer.Option(
-        help="The state directory. Default: $CLUTCH_HOME, else ~/.local/state/clutch.", show_default=False
+        help="State directory. Default: $CLUTCH_HOME, else ~/.local/state/clutch.", show_default=False
     ),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(help="The config. Default: clutch.json in the state directory.", show_default=False),
+    typer.Option(help="Config file. Default: clutch.json in the state directory.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Target = Annotated[
     str,
     typer.Argument(
         metavar="TASK",
-        help="Its id or label, a unique beginning of either, its session key, #n, or `last`.",
+        help="Task id or label, the beginning of either, session key, #n of a list, or `last`.",
         autocompletion=_tasks,
     ),
 ]
@@ -60,13 +60,13 @@ ItemTarget = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="The id of a question (q_…), or the task that asks: its id or label, #n, or `last`.",
+        help="Question id (q_…), or the task that asks: id, label, #n of a list, or `last`.",
         autocompletion=_tasks,
     ),
 ]
 TextArgument = Annotated[str, typer.Argument(metavar="TEXT")]
 OptionalTextArgument = Annotated[str, typer.Argument(metavar="TEXT")]
-All = Annotated[bool, typer.Option("--all", help="Also what ended more than 30 minutes ago.")]
+All = Annotated[bool, typer.Option("--all", help="Also tasks that ended more than 30 minutes ago.")]
 Hash = Annotated[
     str | None,
     typer.Option("--hash", help="Hash of the item as shown; refused if it has changed.", show_default=False),

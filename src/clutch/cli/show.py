@@ -68,11 +68,11 @@ class ListOptions:
 def ps(
     all_: All = False,
     root: Annotated[
-        str | None, typer.Option(help="Only in the tree of this task or session.", show_default=False)
+        str | None, typer.Option(help="Only the tree of this task or session.", show_default=False)
     ] = None,
     phase: Annotated[
         Phase | None,
-        typer.Option(metavar="PHASE", help=f"Only in this phase: {', '.join(Phase)}.", show_default=False),
+        typer.Option(metavar="PHASE", help=f"Only this phase: {', '.join(Phase)}.", show_default=False),
     ] = None,
     undelivered: Annotated[bool, typer.Option("--undelivered", help="Only undelivered results.")] = False,
     limit: Annotated[
@@ -86,7 +86,9 @@ def ps(
 ) -> None:
     """List tasks: needs attention, active, then the newest finished.
 
-    All active tasks are shown, however many. Works without a gateway, too."""
+    Shows every active task, also beyond --limit. Works without a gateway.
+
+    Example: clutch ps --all"""
     wanted = ListOptions(
         is_all=all_,
         root=root,
@@ -100,7 +102,11 @@ def ps(
 
 @looks.command()
 def dead(state: State = None, as_json: AsJson = False) -> None:
-    """List undelivered results. `redeliver` or `dismiss` them."""
+    """List undelivered results, the dead-letter queue.
+
+    `clutch redeliver` delivers one again, `clutch dismiss` discards it.
+
+    Example: clutch dead"""
     _list(state, ListOptions(is_undelivered=True), as_json=as_json, command="dead")
 
 
@@ -122,7 +128,11 @@ def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: st
 
 @looks.command()
 def top(state: State = None, as_json: AsJson = False) -> None:
-    """Show the list of tasks live; q leaves. With --json it is shown once."""
+    """Show the list of tasks live; q leaves.
+
+    With --json, or where the output is no terminal, it is shown once.
+
+    Example: clutch top"""
     if as_json or not is_terminal():
         return _list(state, ListOptions(), as_json=as_json, command="top")
     from clutch.cli.chat.terminal import Keyboard, whole_screen
@@ -161,7 +171,11 @@ def tree(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the tree of tasks. Works without a gateway, too."""
+    """Show tasks as a tree, below the agents that spawned them.
+
+    Works without a gateway.
+
+    Example: clutch tree last"""
     with answering("tree", as_json=as_json), source(state) as here:
         page = here.tasks(**ListOptions(is_all=all_ or target is not None, root=target).to_query())
         tops = nested(page["tasks"])
@@ -181,7 +195,11 @@ def tree(
 
 @looks.command()
 def inbox(state: State = None, as_json: AsJson = False) -> None:
-    """List the inbox: plans, questions, approvals, budgets. At a terminal, decide with a key."""
+    """List the inbox: plans, questions, approvals and budgets.
+
+    At a terminal, decide on each item with a key.
+
+    Example: clutch inbox"""
     with answering("inbox", as_json=as_json), source(state) as here:
         said = here.inbox()
         if as_json:
@@ -237,13 +255,15 @@ def _item(state: Path | None, item: dict[str, Any]) -> str:
 @looks.command()
 def logs(
     target: Target = "last",
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue until the task has ended.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the task ends.")] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the transcript of a task. With --json one object per line."""
+    """Print the transcript of a task or session.
+
+    Default: the last task. With --json one object per line.
+
+    Example: clutch logs -f last"""
     with answering("logs", as_json=as_json):
         with source(state) as here:
             if here.is_fresh and target in NEWEST:
@@ -313,9 +333,11 @@ def _print_lines(
 
 @looks.command()
 def why(target: Target = "last", state: State = None, as_json: AsJson = False) -> None:
-    """Explain a task's status.
+    """Explain a task's status: timeline, what blocks it, delivery.
 
-    Timeline, what blocks it, delivery attempts. Default: the last task. Example: clutch why t_7f3a"""
+    Default: the last task.
+
+    Example: clutch why t_7f3a"""
     with answering("why", as_json=as_json), source(state) as here:
         found = NO_TASK if here.is_fresh and target in NEWEST else here.why(target)
         if as_json:
@@ -326,7 +348,11 @@ def why(target: Target = "last", state: State = None, as_json: AsJson = False) -
 
 @looks.command()
 def replay(target: Target, state: State = None, as_json: AsJson = False) -> None:
-    """Go through a task's journal step by step. With --json one object per line. Nothing is run again."""
+    """Print every recorded step of a task; nothing is run again.
+
+    Letters, model calls, tools, deliveries. With --json one object per line.
+
+    Example: clutch replay last"""
     with answering("replay", as_json=as_json), source(state) as here:
         page: dict[str, Any] = {"next": 0}
         while page["next"] is not None:
@@ -372,11 +398,15 @@ class UsageGroupingOption(StrEnum):
 
 @looks.command()
 def cost(
-    by: Annotated[UsageGroupingOption, typer.Option(help="Added up by this.")] = UsageGroupingOption.ROOT,
+    by: Annotated[UsageGroupingOption, typer.Option(help="Group by.")] = UsageGroupingOption.ROOT,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what model calls have used and cost. Works without a gateway, too."""
+    """Show the tokens and the cost of model calls.
+
+    Works without a gateway.
+
+    Example: clutch cost --by day"""
     with answering("cost", as_json=as_json), source(state) as here:
         said = here.usage(by.value)
         total = added_up(said["usage"])

@@ -41,66 +41,69 @@ def _option(help: str, *names: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SpawnCommandOptions:
-    task: Annotated[str, typer.Argument(metavar="TASK")]
-    label: Annotated[str | None, _option("A name to show.")] = None
-    agent: Annotated[str | None, _option("Another agent, if the config allows it.")] = None
-    model: Annotated[str | None, _option("provider:model")] = None
-    thinking: Annotated[str | None, _option("off, minimal, low, medium, high or max.")] = None
+    task: Annotated[str, typer.Argument(metavar="TASK", help="What to do, in plain language.")]
+    label: Annotated[str | None, _option("Name to show in lists.")] = None
+    agent: Annotated[str | None, _option("Agent that does it. Default: main.")] = None
+    model: Annotated[str | None, _option("provider:model, e.g. openai:gpt-5-mini.")] = None
+    thinking: Annotated[str | None, _option("Reasoning effort: off, minimal, low, medium, high or max.")] = (
+        None
+    )
     run_timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds one run may take; 0 = no limit.", show_default=False),
+        typer.Option(min=0, help="Timeout of one run in seconds; 0 = none.", show_default=False),
     ] = None
-    plan: Annotated[bool, _option("It writes a plan first and waits for your decision.", "--plan")] = False
-    tool: Annotated[list[str] | None, _option("Only these tools; may be repeated.")] = None
+    plan: Annotated[bool, _option("Write a plan first and wait for approval.", "--plan")] = False
+    tool: Annotated[list[str] | None, _option("Allow only this tool; may be repeated.")] = None
     attach: Annotated[
         list[Path] | None,
         typer.Option(
-            exists=True, dir_okay=False, help="A file it is given; may be repeated.", show_default=False
+            exists=True, dir_okay=False, help="File to pass to it; may be repeated.", show_default=False
         ),
     ] = None
     workspace: Annotated[
-        Literal["inherit", "isolated"] | None, _option("The session's directory, or one of its own.")
+        Literal["inherit", "isolated"] | None, _option("Share the session's directory, or use a copy.")
     ] = None
-    cwd: Annotated[str | None, _option("A directory inside its workspace.")] = None
-    budget_usd: Annotated[
-        str | None, _option("The most it and everything below it may cost, in US dollars.")
-    ] = None
-    budget_tokens: Annotated[int | None, _option("... or in tokens.")] = None
+    cwd: Annotated[str | None, _option("Directory inside the workspace.")] = None
+    budget_usd: Annotated[str | None, _option("Budget in US dollars, for it and its subagents.")] = None
+    budget_tokens: Annotated[int | None, _option("Budget in tokens, for it and its subagents.")] = None
     schema: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="A file with the JSON schema that its result must satisfy.",
+            help="File with a JSON schema: structured output.",
             show_default=False,
         ),
     ] = None
     context: Annotated[
-        Literal["isolated", "fork"] | None, _option("fork: it begins with a copy of the session's talk.")
+        Literal["isolated", "fork"] | None, _option("fork: begin with a copy of the session's transcript.")
     ] = None
     sandbox: Annotated[
         Literal["inherit", "require"] | None,
-        _option("require: refused if that agent works without a sandbox."),
+        _option("require: refuse to run without the sandbox."),
     ] = None
-    runtime: Annotated[str | None, _option("Something else than our own loop: acp, or a name.")] = None
+    runtime: Annotated[
+        str | None, _option("Runtime instead of the built-in agent loop, e.g. acp:claude.")
+    ] = None
     cleanup: Annotated[
-        Literal["keep", "delete"] | None, _option("delete: its transcript goes when its result was told.")
+        Literal["keep", "delete"] | None, _option("delete: delete its transcript after delivery.")
     ] = None
-    thread: Annotated[
-        bool, _option("It gets a thread in the session's chat, and stays for follow-ups.", "--thread")
-    ] = False
+    thread: Annotated[bool, _option("Open a thread in the session's chat for follow-ups.", "--thread")] = (
+        False
+    )
     mode: Annotated[
-        Literal["run", "session"] | None, _option("run: its thread ends with its first result.")
+        Literal["run", "session"] | None,
+        _option("run: its thread ends with its first result. session: it stays."),
     ] = None
     notify_parent: Annotated[
         bool,
         _option("Give the parent agent a turn with the result; it costs a model call.", "--notify-parent"),
     ] = False
-    session: Annotated[str | None, _option("The session it works for. Default: agent:main:main.")] = None
-    key: Annotated[str | None, _option("The same key gives the same task, never a twin.")] = None
+    session: Annotated[str | None, _option("Parent session. Default: agent:main:main.")] = None
+    key: Annotated[str | None, _option("Idempotency key: the same key gives the same task.")] = None
     on_full: Annotated[
         Literal["queue", "reject"] | None,
-        _option("Where a limit is reached: wait for room, or be refused. Else as configured (onFull)."),
+        _option("At a limit: wait (queue) or fail (reject). Default: as configured (onFull)."),
     ] = None
 
     def to_json(self) -> dict[str, Any]:
@@ -188,12 +191,14 @@ def _schema(path: Path) -> Any:
 def spawn(
     wanted: SpawnCommandOptions,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say whether it would be accepted; start nothing.")
+        bool, typer.Option("--dry-run", help="Check whether it would be accepted; start nothing.")
     ] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a task in the background and print its id."""
+    """Start a task in the background and print its id.
+
+    Example: clutch spawn 'List the open TODOs' --label todos"""
     with answering("spawn", as_json=as_json):
         body = wanted.to_json()
         client = gateway(state, is_new_work=True)
@@ -233,17 +238,19 @@ def _spawned(client: GatewayClient, wanted: SpawnCommandOptions, said: Mapping[s
 @takes_wanted
 def run(
     wanted: SpawnCommandOptions,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended; print its result.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends and print its result.")] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds to wait; the task itself goes on.", show_default=False),
+        typer.Option(min=0, help="Seconds to wait; the task itself continues.", show_default=False),
     ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a task; with --wait, print its result when it is over.
+    """Start a task; with --wait, print its result.
 
-    Exit code: 0 ok, 1 error, 3 timeout, 4 killed, 5 needs you, 6 undelivered, 7 lost, 8 forbidden."""
+    Exit code: 0 ok, 1 error, 3 timeout, 4 killed, 5 needs a decision, 6 undelivered, 7 lost, 8 forbidden.
+
+    Example: clutch run --wait 'Say hello'"""
     with answering("run", as_json=as_json):
         wanted = replace(wanted, key=wanted.key or uuid.uuid4().hex)
         body = wanted.to_json()

@@ -38,7 +38,9 @@ def status(state: State = None, as_json: AsJson = False) -> None:
     """Show what runs, what it costs, and what to type next.
 
     Gateway, version, state directory, model, config, spend, inbox, tasks and disk. Works without a gateway, and before
-    first use. Example: clutch status"""
+    first use.
+
+    Example: clutch status"""
     with answering("status", as_json=as_json), source(state) as here:
         found = _status(here, state)
         if as_json:

@@ -77,16 +77,19 @@ def _killed(said: Mapping[str, Any]) -> str:
 
 #: Commands that take only a task, and commands that also take a text.
 PLAIN = {
-    "pause": "Park a task and everything below it at the next step.",
-    "resume": "Let a paused task go on.",
-    "redeliver": "Deliver an undelivered result or message (m_…) again.",
-    "dismiss": "Discard an undelivered result (it stays readable) or message.",
-    "archive": "Archive a finished task: it leaves lists and limits.",
+    "pause": "Pause a task and its subagents at their next step.\n\nExample: clutch pause last",
+    "resume": "Resume a paused task and its subagents.\n\nExample: clutch resume last",
+    "redeliver": "Deliver an undelivered result or message (m_…) again.\n\nExample: clutch redeliver t_7f3a",
+    "dismiss": "Discard an undelivered result (it stays readable) or message.\n\nExample: clutch dismiss t_7f3a",
+    "archive": "Archive a finished task: it leaves lists and limits.\n\n"
+    "Its transcript, result and usage stay readable.\n\nExample: clutch archive t_7f3a",
 }
 PATHS = {"archive": "remove"}  #: HTTP keeps the verb of its version 1
 AGAIN = {
-    "retry": "Run a finished task again from the beginning. With other words, if you give some.",
-    "continue": "Let a finished task go on where it ended, with more words.",
+    "retry": "Run a finished task again from the beginning.\n\nTEXT is added to the task.\n\n"
+    "Example: clutch retry last",
+    "continue": "Resume a finished task where it ended.\n\nTEXT says what to do next.\n\n"
+    "Example: clutch continue last 'now write the tests'",
 }
 
 
@@ -119,18 +122,24 @@ def kill(
     reason_argument: Annotated[
         str | None, typer.Argument(metavar="REASON", help="Stored with the outcome.", show_default=False)
     ] = None,
-    reason: Annotated[str, typer.Option(help="The same.")] = "killed",
+    reason: Annotated[str, typer.Option(help="Same as REASON.")] = "killed",
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a task and everything below it, for good. `all`: whatever works."""
+    """Stop a task and its subagents for good.
+
+    `all` stops every running task.
+
+    Example: clutch kill last 'wrong folder'"""
     body = {"reason": reason if reason_argument is None else reason_argument}
     verb("kill", state, target, body, as_json=as_json)
 
 
 @acts.command()
 def steer(target: Target, text: TextArgument, state: State = None, as_json: AsJson = False) -> None:
-    """Give a new instruction in place of what a task does now."""
+    """Replace what a task is doing by a new instruction.
+
+    Example: clutch steer last 'only the Python files'"""
     verb("steer", state, target, {"text": text}, as_json=as_json)
 
 
@@ -147,7 +156,11 @@ def send(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a message for a task and wait a little for its reply."""
+    """Send a message to a task and wait for its reply.
+
+    The task reads it at its next step and keeps its instruction.
+
+    Example: clutch send last 'how far are you?'"""
     verb("send", state, target, {"text": text, "waitSeconds": wait}, as_json=as_json)
 
 
@@ -269,7 +282,7 @@ def answer(
 @acts.command()
 def delete(
     session: Annotated[
-        str, typer.Argument(metavar="SESSION", help="Its key, or a task whose session is meant.")
+        str, typer.Argument(metavar="SESSION", help="Session key, or the task whose session it is.")
     ],
     kill: Annotated[bool, typer.Option("--kill", help="First kill the tasks in it and below it.")] = False,
     force: Annotated[
