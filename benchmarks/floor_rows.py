@@ -26,7 +26,7 @@ from clutch.core import authority, ids, messages
 from clutch.core.messages import Input
 from clutch.core.model import Outcome
 from clutch.core.text import announce, prompts
-from clutch.transactions.sessions import IS_WORKING
+from clutch.transactions.conditions import IS_WORKING
 from clutch.transactions.spawn import rights_text
 
 #: A SELECT is a guard: it must find one row.

@@ -173,7 +173,7 @@ async def test_a_message_whose_connection_was_cut_is_sent_once_and_shown_with_ch
     assert page["summary"]["unsent"] == 1
     shown = CliRunner().invoke(app, ["ps", "--state", str(tmp_path / "state")])
     listed = CliRunner().invoke(app, ["inbox", "--state", str(tmp_path / "state")])
-    for said in (shown.stderr, listed.stderr):
+    for said in (shown.stdout, listed.stdout):
         assert 'Message "the disk is full" to ops:night: unsure whether it arrived' in said
 
 

@@ -20,7 +20,7 @@ from clutch.store.dialect import Dialect, statement_text
 from clutch.store.sqlite import SqliteStore
 from clutch.store.sqlite_connection import SqliteConnection
 from clutch.testing.postgres import PostgresServer
-from clutch.transactions.sessions import IS_WORKING
+from clutch.transactions.conditions import IS_WORKING
 from clutch.wiring import SystemClock
 
 COMMON = {

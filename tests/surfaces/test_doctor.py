@@ -63,7 +63,7 @@ def test_a_row_that_breaks_a_promise_is_named_with_the_promise(tmp_path: Path) -
     lost = said.body["invariants"]
     assert {"T1", "N19"} <= {one["invariant"] for one in lost["broken"]}
     assert lost["held"] < lost["total"]
-    assert "T1 a task has an outcome exactly when it has settled" in typed("doctor", state=home).out
+    assert "T1 a task has an outcome exactly when it has finished" in typed("doctor", state=home).out
 
 
 def test_what_others_could_read_is_found_and_mended(tmp_path: Path) -> None:

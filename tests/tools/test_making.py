@@ -61,10 +61,10 @@ async def test_whoever_waits_for_one_that_stands_still_gives_up_in_time(
     (tmp_path / "own" / "7.making").touch()
     with (
         standing_still(tmp_path / "own" / "7.making"),
-        pytest.raises(WorkspaceFailed, match="does not go on"),
+        pytest.raises(WorkspaceFailed, match="does not continue"),
     ):
         await spaces.make(7, str(tmp_path))
-    with standing_still(tmp_path / "tasks" / "7"), pytest.raises(FilesFailed, match="does not go on"):
+    with standing_still(tmp_path / "tasks" / "7"), pytest.raises(FilesFailed, match="does not continue"):
         await files.put(FileVersion(7), [Attachment("a.txt", b"two")])
     await files.put(FileVersion(7), [Attachment("a.txt", b"two")])
     assert (tmp_path / "tasks" / "7" / "in" / "a.txt").read_bytes() == b"two"

@@ -15,7 +15,7 @@ from clutch.core.spawn import CleanupPolicy, Mode, SpawnRefusal
 from clutch.core.text.why import happening
 from clutch.transactions import control, retention, sessions
 from clutch.transactions.control import NotPossible
-from clutch.transactions.read import lists
+from clutch.transactions.read import lists, status
 from clutch.transactions.read.timeline import timeline
 from clutch.transactions.spawn import Accepted
 from tests.transactions.test_dead_letters import given_up
@@ -305,7 +305,7 @@ async def test_task_in_delete_mode_leaves_lists_and_quota_once_it_is_delivered(
     world.clock.advance(2)
     await (await world.start(main)).finish("delivered")
     await world.clean(task)
-    for shown in (lists.children, lists.tree):
+    for shown in (status.children, status.tree):
         assert ids.task_id(task) not in await world.db.alone(shown, world.policy, "person", main)
     await world.child(main, "the next one has its place")
     kept = await world.db.read(lists.result, task)
@@ -321,4 +321,4 @@ async def test_removed_task_is_not_in_the_tree(world: World, main: int) -> None:
     world.clock.advance(2)
     await (await world.start(main)).finish("delivered")
     await world.db.alone(control.remove, world.policy, task, "person")
-    assert ids.task_id(task) not in await world.db.alone(lists.tree, world.policy, "person", main)
+    assert ids.task_id(task) not in await world.db.alone(status.tree, world.policy, "person", main)

@@ -11,7 +11,7 @@ from clutch.core.model import Delivery, Phase
 from clutch.core.spawn import CleanupPolicy
 from clutch.store.transaction import Row
 from clutch.transactions import control, task_files
-from clutch.transactions.read import lists
+from clutch.transactions.read import status
 from tests.transactions.world import World, write
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ async def test_person_gets_one_line_when_a_result_could_not_be_told(world: World
 async def test_it_stands_in_every_list_however_old_it_is(world: World, main: int) -> None:
     task = await given_up(world, main)
     world.clock.advance(DAY_S)
-    for shown in (lists.children, lists.tree):
+    for shown in (status.children, status.tree):
         assert ids.task_id(task) in await world.db.alone(shown, world.policy, "person", main)
 
 

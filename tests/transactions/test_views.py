@@ -16,7 +16,7 @@ from clutch.core.views import DeliveryView, TaskView
 from clutch.errors import InvalidInput
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import control, messages, turn
-from clutch.transactions.read import lists, tasks, timeline
+from clutch.transactions.read import lists, status, tasks, timeline
 from clutch.transactions.read.lists import TaskFilter
 from tests.transactions.trees import reserve
 from tests.transactions.world import Run, World, calls, write
@@ -439,6 +439,6 @@ async def test_letter_of_a_killed_child_is_not_counted_as_waiting(world: World, 
     await world.start(task)
     await world.db.alone(control.kill, world.policy, task, "no", "person")
     await world.mail()
-    assert (await world.db.read(lists.status, main)).waiting == 0
+    assert (await world.db.read(status.status, main)).waiting == 0
     await world.tell(main, "hello")
-    assert (await world.db.read(lists.status, main)).waiting == 1
+    assert (await world.db.read(status.status, main)).waiting == 1

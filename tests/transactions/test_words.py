@@ -19,7 +19,7 @@ from clutch.store.transaction import P, T, TxFunction
 from clutch.transactions import authority, control, inbox, messages, task_files, turn, turn_begin
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import AlreadyFinished, KillReport, NotPossible, StopReport
-from clutch.transactions.read import lists
+from clutch.transactions.read import lists, status
 from tests.transactions.world import World, calls
 
 pytestmark = pytest.mark.anyio
@@ -373,7 +373,7 @@ def _asks_below(now: float, task_id: int, requester_id: int) -> Any:
     yield "UPDATE tasks SET requester_id = ? WHERE id = ?", (requester_id, task_id)
     yield from turn_begin.progress_below(task_id)
     yield from turn_begin.person_waits(task_id)
-    yield from lists.alive(now, task_id)
+    yield from status.alive(now, task_id)
 
 
 def _bite(now: float, session_id: int, parent_id: int | None) -> Any:

@@ -30,7 +30,7 @@ from clutch.engine.task_files import Sweeper
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import messages, retention
-from clutch.transactions.read import lists, tasks
+from clutch.transactions.read import status, tasks
 from clutch.transactions.read.inbox import is_asking
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Actions:
         caller, reason = call.caller, call.body.reason
         if call.target == ALL_TASKS:
             root = reads.own_root(reads.standpoint(caller))
-            alive = await self._services.db.read(lists.alive, root)
+            alive = await self._services.db.read(status.alive, root)
             return views.killed(await self._tasks.kill_all(caller, alive, reason))
         return views.killed(await self._tasks.kill(caller, await self._number(call), reason))
 

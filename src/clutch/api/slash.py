@@ -38,7 +38,7 @@ from clutch.store.transaction import Tx, TxFunction
 from clutch.transactions import control, idempotency, messages, sessions, wake
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import KillReport, NotPossible
-from clutch.transactions.read import lists as status_reads
+from clutch.transactions.read import status as status_reads
 from clutch.transactions.read import targets, tasks
 from clutch.transactions.read import transcripts as session_reads
 from clutch.transactions.read.targets import Standpoint

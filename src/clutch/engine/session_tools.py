@@ -32,7 +32,7 @@ from clutch.errors import AmbiguousTarget, ClutchError, Forbidden, NotFound, Sto
 from clutch.store.transaction import P, T, TxFunction
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import KillReport
-from clutch.transactions.read import lists, targets, transcripts
+from clutch.transactions.read import status, targets, transcripts
 from clutch.transactions.read.targets import ResolvedTarget
 from clutch.transactions.sessions import Stale
 
@@ -67,7 +67,7 @@ class _Tools:
         match asked:
             case Act(Action.LIST):
                 return await self._db.alone(
-                    lists.children, self._policy, self._who.viewer, self._run.session_id
+                    status.children, self._policy, self._who.viewer, self._run.session_id
                 )
             case Act():
                 return await self._act(asked)
@@ -88,7 +88,7 @@ class _Tools:
 
     async def _act(self, asked: Act) -> Body:
         if asked.target == ALL_CHILDREN:
-            below = await self._db.read(lists.alive, self._run.session_id)
+            below = await self._db.read(status.alive, self._run.session_id)
             return _killed(await self._actions.kill_all(self._caller, below, asked.text or "killed"))
         task = await self._db.read(targets.task, asked.target, self._who)
         actions, who, text = self._actions, self._caller, asked.text
@@ -132,9 +132,9 @@ class _Tools:
 
     async def _found(self, asked: SendTo) -> ResolvedTarget:
         if asked.label is None:
-            return await self._db.read(lists.meant, asked.target or "", self._who)
+            return await self._db.read(status.meant, asked.target or "", self._who)
         agent_id = asked.agent_id or self._caller.agent_id
-        return await self._db.read(lists.labelled, asked.label, agent_id, self._who)
+        return await self._db.read(status.labelled, asked.label, agent_id, self._who)
 
     # ---- looking -------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class _Tools:
         return {"sessions": [_line(one) for one in found]}
 
     async def _history(self, asked: ReadHistory) -> Body:
-        found = await self._db.read(lists.meant, asked.target, self._who)
+        found = await self._db.read(status.meant, asked.target, self._who)
         session_id, rules = found.session_id, self._policy.history
         if asked.of_result:
             shown = await self._read(session_id, transcripts.result, session_id, rules, asked.offset)
@@ -180,9 +180,9 @@ class _Tools:
         }
 
     async def _status(self, target: str) -> Body:
-        found = await self._db.read(lists.meant, target, self._who)
+        found = await self._db.read(status.meant, target, self._who)
         about = await self._db.read(
-            guarded, self._caller, Verb.READ, found.session_id, lists.status, found.session_id
+            guarded, self._caller, Verb.READ, found.session_id, status.status, found.session_id
         )
         used = about.used
         problems = [one for one in self._run.services.problems() if one.is_error]

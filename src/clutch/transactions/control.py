@@ -27,7 +27,8 @@ from clutch.core.text import prompts
 from clutch.errors import ClutchError, NotFound
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, runs, sessions, spawn, tasks, wake
-from clutch.transactions.sessions import IS_DEAD, IS_OPEN, ParentRow, SessionRow
+from clutch.transactions.conditions import IS_DEAD, IS_OPEN
+from clutch.transactions.sessions import ParentRow, SessionRow
 
 
 class NotPossible(ClutchError):

@@ -41,9 +41,10 @@ from clutch.core.model import (
 from clutch.core.policy import Announcing, Policy
 from clutch.store.transaction import HINT, ManyRows, Tx
 from clutch.transactions import idempotency, inbox, outbox, tasks, timeline, transcript
+from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN
 from clutch.transactions.control import NotPossible
 from clutch.transactions.outbox import DecidedMessage, OutboxMessage
-from clutch.transactions.sessions import IS_ANSWERED, IS_DEAD, IS_OPEN, SessionRow, StepRow
+from clutch.transactions.sessions import SessionRow, StepRow
 from clutch.transactions.timeline import TracedLetter
 
 

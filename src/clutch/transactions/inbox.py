@@ -16,7 +16,8 @@ from clutch.core.policy import Announcing
 from clutch.core.text import announce as announce_text
 from clutch.core.text import results
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
-from clutch.transactions.sessions import IS_DEAD, IS_OPEN, SessionRow, is_in
+from clutch.transactions.conditions import IS_DEAD, IS_OPEN, is_in
+from clutch.transactions.sessions import SessionRow
 
 _OPEN, _ANSWERED, _DEAD, _VOID = LetterState
 

@@ -15,6 +15,7 @@ from clutch.core.questions import Decision, OpenItem, QuestionKind, check
 from clutch.errors import Forbidden, NotFound, RateLimited
 from clutch.store.transaction import Tx
 from clutch.transactions import authority, control, inbox, questions, runs, sessions, tasks, usage, wake
+from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.control import (
     AlreadyFinished,
     PlanChanged,
@@ -25,7 +26,7 @@ from clutch.transactions.control import (
     refusal,
 )
 from clutch.transactions.questions import UnknownQuestion
-from clutch.transactions.sessions import IS_OPEN, SessionRow
+from clutch.transactions.sessions import SessionRow
 
 APPROVED, REJECTED = "APPROVED:", "REJECTED:"
 

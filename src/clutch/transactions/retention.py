@@ -17,8 +17,9 @@ from clutch.core.policy import OnOrphan, Policy
 from clutch.errors import NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import inbox, outbox, questions, sessions, tasks, transcript, wake
+from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD
 from clutch.transactions.control import NotPossible
-from clutch.transactions.sessions import IS_OPEN, IS_UNTOLD, SessionRow
+from clutch.transactions.sessions import SessionRow
 
 # --------------------------------------------------------------------------------------------------
 # Forgetting a session: its transcript goes, its row stays.

@@ -5,7 +5,7 @@ session without an owner recomputes when it is due; there is no other way to set
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -13,11 +13,7 @@ from clutch.core import authority, delivery
 from clutch.core.delivery import due
 from clutch.core.model import (
     NO_MAIL,
-    UNTOLD,
-    WORKING,
-    LetterState,
     Mail,
-    Phase,
     Route,
     RunState,
     SessionId,
@@ -26,47 +22,7 @@ from clutch.core.model import (
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, ManyRows, Row, Statement, Tx
-
-
-def _phases(phases: Iterable[Phase]) -> str:
-    return "(" + ", ".join(f"'{phase}'" for phase in sorted(phases)) + ")"
-
-
-def is_in(*states: LetterState) -> str:
-    """Return the condition that a letter is in one of these states."""
-    either = " OR ".join(f"state = {state:d}" for state in states)
-    return either if len(states) == 1 else f"({either})"
-
-
-#: for `phase IN …`
-WORKING_PHASES = _phases(WORKING)
-#: Conditions on tasks. SQLite uses `tasks_untold` and `tasks_alive` only where their text is repeated exactly;
-#: as a list of phases they made every update of a task three times as dear.
-IS_UNTOLD = " AND ".join(f"phase <> '{phase}'" for phase in sorted(set(Phase) - UNTOLD))
-IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
-
-#: Conditions on letters. The indexes `inbox_open` and `inbox_dead` cover one state each, and SQLite uses them only for
-#: a state that is written out: one that is passed as a parameter would read the whole table.
-IS_OPEN, IS_ANSWERED, IS_DEAD, IS_VOID = map(is_in, LetterState)
-
-
-def open_question(tasks: str) -> str:
-    """Kind and body of the first question that the user has not answered. Approvals come first: their kind sorts before
-    the others. A task that asks nothing costs nothing. `tasks`: what the query calls that table."""
-    return (
-        f"CASE WHEN {tasks}.reason = 'needs-you' THEN (SELECT q.kind || ' ' || q.body FROM questions q"  # noqa: S608
-        f" WHERE q.session_id = {tasks}.id AND q.answered_at IS NULL ORDER BY q.kind, q.id LIMIT 1) END"
-    )
-
-
-def worked(tasks: str) -> str:
-    """How long a task was at work, from its timeline: not while it waited, was paused, or had ended before it went
-    on. While it is, the sum lacks the present moment. `tasks`: what the query calls that table."""
-    return (
-        "(SELECT SUM(CASE WHEN e.from_phase = 'running' THEN e.at ELSE -e.at END) FROM events e"  # noqa: S608
-        f" WHERE e.task_id = {tasks}.id AND (e.from_phase = 'running') <> (e.to_phase = 'running'))"
-    )
-
+from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, IS_WORKING
 
 Condition: TypeAlias = tuple[str, Any]  #: on sessions, and its parameter
 

@@ -26,7 +26,8 @@ from clutch.core.text import prompts
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
 from clutch.transactions import authority as authority_tx
 from clutch.transactions import inbox, outbox, sessions, tasks, transcript, usage
-from clutch.transactions.sessions import IS_WORKING, WORKING_PHASES, ParentRow
+from clutch.transactions.conditions import IS_WORKING, WORKING_PHASES
+from clutch.transactions.sessions import ParentRow
 
 # --------------------------------------------------------------------------------------------------
 # What a session has already, counted before it gets more; and what leaves its quota for it.

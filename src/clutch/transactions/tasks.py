@@ -22,7 +22,8 @@ from clutch.core.text.prompts import wrap_up_note
 from clutch.core.views import WRITING_TOOLS, Evidence, files_touched, stop_reason
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
 from clutch.transactions import inbox, outbox, questions, runs, sessions, timeline, transcript, usage
-from clutch.transactions.sessions import IS_WORKING, SessionRow
+from clutch.transactions.conditions import IS_WORKING
+from clutch.transactions.sessions import SessionRow
 from clutch.transactions.usage import Fate
 
 # --------------------------------------------------------------------------------------------------

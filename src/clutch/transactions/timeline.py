@@ -12,7 +12,7 @@ from clutch.core import ids
 from clutch.core.model import REASONS, Delivery, Reason
 from clutch.core.text.why import REQUESTER, DeliveryAttempt
 from clutch.store.transaction import ManyRows, Tx
-from clutch.transactions.sessions import IS_OPEN
+from clutch.transactions.conditions import IS_OPEN
 
 
 class TracedLetter(NamedTuple):

@@ -25,7 +25,8 @@ from clutch.core.text.format import main_argument
 from clutch.core.views import children_missing
 from clutch.store.transaction import ManyRows, Row, Tx
 from clutch.transactions import sessions
-from clutch.transactions.sessions import IS_WORKING, OwnedRun, SessionRow, StepRow, worked
+from clutch.transactions.conditions import IS_WORKING, worked
+from clutch.transactions.sessions import OwnedRun, SessionRow, StepRow
 
 NO_RUN = 0  # of entries that no run of this session has written
 

@@ -20,8 +20,9 @@ from clutch.core.text import results
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import delivery as delivery_tx
 from clutch.transactions import inbox, outbox, questions, runs, sessions, tasks, transcript, turn, usage, wake
+from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.questions import NewQuestion
-from clutch.transactions.sessions import IS_OPEN, OwnedRun, SessionRow
+from clutch.transactions.sessions import OwnedRun, SessionRow
 from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.usage import Fate
 

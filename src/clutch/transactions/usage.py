@@ -17,44 +17,10 @@ from clutch.core.messages import Answer
 from clutch.core.model import LetterKind
 from clutch.core.policy import Budgets, Policy
 from clutch.core.text import announce, prompts
-from clutch.store.transaction import ManyRows, Row, Tx
+from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import inbox, sessions
+from clutch.transactions.read.budgets import COLUMNS, budget_of, money
 from clutch.transactions.sessions import OwnedRun, StepRow
-
-COLUMNS = (
-    "name, kind, tokens_max, usd_max, tokens_spent, tokens_reserved, usd_spent, usd_reserved, unpriced_calls,"
-    " warned"
-)
-
-
-def look(names: Sequence[str]) -> Tx[list[Budget]]:
-    """Only to show them: nothing is locked, and what is spent may be more by now."""
-    sql = f"SELECT {COLUMNS} FROM purses WHERE name {{any}} ORDER BY name"  # noqa: S608 (constant columns)
-    return [budget_of(row) for row in (yield sql, (list(names),))]
-
-
-def budget_of(row: Row) -> Budget:
-    (
-        name,
-        kind,
-        tokens_max,
-        usd_max,
-        tokens_spent,
-        tokens_reserved,
-        usd_spent,
-        usd_reserved,
-        unpriced,
-        warned,
-    ) = row
-    return Budget(
-        BudgetKind(kind), name, tokens_max, money(usd_max), tokens_spent, tokens_reserved, Decimal(usd_spent),
-        Decimal(usd_reserved), unpriced, bool(warned),
-    )  # fmt: skip
-
-
-def money(text: str | None) -> Decimal | None:
-    return None if text is None else Decimal(text)
-
 
 NOTHING = Amount(0, None)
 _DAY_KEY = -1

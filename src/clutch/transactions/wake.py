@@ -16,7 +16,8 @@ from clutch.core.policy import Policy
 from clutch.errors import IdempotencyConflict
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, sessions, tasks
-from clutch.transactions.sessions import IS_OPEN, IS_WORKING, SessionRow
+from clutch.transactions.conditions import IS_OPEN, IS_WORKING
+from clutch.transactions.sessions import SessionRow
 
 
 def say(

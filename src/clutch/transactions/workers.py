@@ -24,7 +24,8 @@ from clutch.core.spawn import SpawnRefusal
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
-from clutch.transactions.sessions import IS_OPEN, Condition, SessionRow, Stale
+from clutch.transactions.conditions import IS_OPEN
+from clutch.transactions.sessions import Condition, SessionRow, Stale
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
 NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})

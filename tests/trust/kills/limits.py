@@ -33,7 +33,7 @@ from clutch.ports import ModelRequest, OnDelta
 from clutch.store.transaction import Tx
 from clutch.testing.postgres import temporary_server
 from clutch.transactions import spawn
-from clutch.transactions.sessions import IS_WORKING
+from clutch.transactions.conditions import IS_WORKING
 from clutch.wiring import Clutch, SystemClock
 from tests.trust.processes import last_line
 

@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "killed_children_wait_for_ever",
-        "read.lists.status",
+        "read.status.status",
         "N10",
         ("busy", "storm"),
         _say("FROM inbox", " AND silent = 0", ""),

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from clutch.core.authority import EVERY_TOOL, Rights
-from clutch.transactions.sessions import IS_WORKING
+from clutch.transactions.conditions import IS_WORKING
 from tests.trust.mutants.mutant import STORMS, Mutant, mutant_of
 from tests.trust.mutants.statements import reworded, tampered
 

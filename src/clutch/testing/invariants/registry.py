@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from clutch.testing.invariants.history import Change, History
 from clutch.testing.simulation.disk import SimDisk
-from clutch.transactions.sessions import WORKING_PHASES
+from clutch.transactions.conditions import WORKING_PHASES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.invariants.core import (
     IS_OVER,
     LIMIT,
@@ -16,7 +17,6 @@ from clutch.transactions.invariants.core import (
     InvariantScope,
     balanced,
 )
-from clutch.transactions.sessions import IS_OPEN
 
 _SAID: Final = "JSON_EXTRACT(m.body, '$.text')"
 _TOKENS: Final = "('NO_REPLY', 'ANNOUNCE_SKIP', 'REPLY_SKIP', 'HEARTBEAT_OK')"

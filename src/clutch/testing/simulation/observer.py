@@ -22,7 +22,7 @@ from clutch.ports import ModelRequest, ToolContext
 from clutch.testing.clock import FakeClock
 from clutch.testing.simulation.disk import SimDisk
 from clutch.testing.simulation.workspaces import Directory, path_of
-from clutch.transactions.read import lists
+from clutch.transactions.read import status
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.gateway import Gateway
@@ -260,7 +260,7 @@ class Observer:
         for (task_id,) in self._disk.query("SELECT id FROM tasks ORDER BY id"):
             self._judge("T10", self._broken_timeline(task_id))
         for (session_id,) in self._disk.query("SELECT id FROM sessions WHERE closed = 0 ORDER BY id"):
-            waiting = self._disk.look(lists.status, (session_id,), FakeClock()).waiting
+            waiting = self._disk.look(status.status, (session_id,), FakeClock()).waiting
             self._judge("N10", f"session {session_id}: {waiting} letters wait" if waiting else None)
         for (session_id,) in self._disk.query("SELECT id FROM sessions ORDER BY id"):
             for wrong in self._broken_transcript(session_id, bases.get(session_id, ())):

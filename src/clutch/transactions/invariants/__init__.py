@@ -13,6 +13,7 @@ from clutch.core.authority import NEVER_FOR_CHILDREN
 from clutch.core.model import OWN_REPLY_KINDS
 from clutch.core.policy import Policy
 from clutch.store.transaction import Tx
+from clutch.transactions.conditions import IS_DEAD, IS_OPEN
 from clutch.transactions.invariants.core import (
     BACKGROUND_QUERIES,
     LEAVING,
@@ -23,7 +24,6 @@ from clutch.transactions.invariants.core import (
     InvariantScope,
     filled,
 )
-from clutch.transactions.sessions import IS_DEAD, IS_OPEN
 
 _LETTER: Final = "i.task_id = t.id AND i.kind = 'announce' AND i.generation = t.generation"
 

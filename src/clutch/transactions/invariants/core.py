@@ -16,7 +16,7 @@ from typing import Final
 from clutch.core.agents import Heartbeat
 from clutch.core.model import RunState
 from clutch.core.policy import Policy
-from clutch.transactions.sessions import IS_ANSWERED, IS_DEAD, IS_OPEN, IS_VOID, WORKING_PHASES
+from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN, IS_VOID, WORKING_PHASES
 
 # --------------------------------------------------------------------------------------------------
 # What a promise looks like: a query that returns the rows that break it, when it is asked, and how it is filled in.

@@ -13,9 +13,9 @@ from clutch.core.ids import CANDIDATES_MAX, Candidate, WaitingItem, items_meant,
 from clutch.core.model import NO_SESSION
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.store.transaction import Tx
+from clutch.transactions.conditions import IS_UNTOLD
 from clutch.transactions.read import targets
 from clutch.transactions.read.targets import Standpoint
-from clutch.transactions.sessions import IS_UNTOLD
 
 PLAN = "plan"
 

@@ -35,8 +35,8 @@ from clutch.core.views import (
     evidence_of,
 )
 from clutch.store.transaction import Row, Tx
-from clutch.transactions import usage
-from clutch.transactions.sessions import IS_OPEN, IS_WORKING, open_question
+from clutch.transactions.conditions import IS_OPEN, IS_WORKING, open_question
+from clutch.transactions.read import budgets
 
 
 def one(now: float, task_id: int) -> Tx[TaskView | None]:
@@ -121,7 +121,7 @@ def _about(now: float, ids: list[int]) -> Tx[_About]:
         retries={(row[0], row[1]): row[2] for row in (yield _RETRIES, (ids, now))},
         told={(row[0], row[1]): row[2] for row in (yield _TOLD, (ids,))},
         work=(yield from _work(ids)),
-        purses={purse.name: purse for purse in (yield from usage.look([f"task:{one}" for one in ids]))},
+        purses={purse.name: purse for purse in (yield from budgets.look([f"task:{one}" for one in ids]))},
     )
 
 

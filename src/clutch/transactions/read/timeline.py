@@ -15,10 +15,9 @@ from clutch.core.views import TaskView, TranscriptEntry
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
 from clutch.transactions import timeline as timeline_tx
+from clutch.transactions.conditions import IS_OPEN, IS_WORKING
 from clutch.transactions.read import tasks
 from clutch.transactions.read.inbox import UnsentMessage, sent_for
-from clutch.transactions.sessions import IS_OPEN, IS_WORKING
-from clutch.transactions.workers import NO_TRIAL
 
 OVERLAP_S = 2.0
 LIMIT = 200
@@ -209,6 +208,7 @@ def journal(now: float, task_id: int) -> Tx[list[ReplayStep]]:
 
 
 def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[Facts]:
+
     moved = [line.at for line in lines if line.to_phase is view.phase and not line.is_note]
     rows = yield "SELECT wake_at FROM tasks WHERE id = ?", (view.task_id,)
     letter = yield (
@@ -250,6 +250,8 @@ def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[F
 
 
 def _room(session_id: int) -> Tx[BlockingSession | None]:
+    from clutch.transactions.workers import NO_TRIAL  # here: it loads the policy, and lists load this module
+
     rows = yield (
         "SELECT s.key, s.is_task, s.lane, s.owner, w.lease_until, s.due, s.paused, s.hold, s.closed, s.run_id,"
         " r.state, r.parked_until, s.hold_until,"

@@ -19,10 +19,10 @@ from clutch.core.views import History, HistoryEntry, HistoryLimits, Stored, Task
 from clutch.core.views import history as shown_of
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Row, Tx
+from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, open_question
 from clutch.transactions.read import targets
 from clutch.transactions.read import tasks as tasks_tx
 from clutch.transactions.retention import is_forgotten
-from clutch.transactions.sessions import IS_OPEN, IS_UNTOLD, open_question
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,176 @@
+"""Numbered lists for a chat, and the status of a session.
+
+What a list shows and what its numbers mean from then on is one transaction. Apart from `lists`, because `clutch ps`
+reads a store with those and loads no policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clutch.core import ids
+from clutch.core.authority import Denied, Target, Verb, can
+from clutch.core.ids import CANDIDATES_MAX, SessionKey, parse_session_key
+from clutch.core.model import Delivery, Phase
+from clutch.core.policy import Policy
+from clutch.core.text.tasks import info_text, list_text
+from clutch.core.views import (
+    NOTHING_USED,
+    Tally,
+    TaskView,
+)
+from clutch.errors import AmbiguousTarget, Forbidden, NotFound
+from clutch.store.transaction import Tx
+from clutch.transactions import idempotency
+from clutch.transactions.conditions import IS_OPEN, IS_WORKING
+from clutch.transactions.read import targets, tasks
+from clutch.transactions.read.lists import LIMIT_MAX, TaskFilter, task_page
+from clutch.transactions.read.targets import ResolvedTarget, Standpoint
+
+
+def children(now: float, policy: Policy, viewer: str, session_id: int) -> Tx[str]:
+    """The children that are active or ended lately, and undelivered results. Alone: the numbers are stored."""
+    wanted = TaskFilter(requester_id=session_id, ended_after=now - policy.list_recent_s)
+    page = yield from task_page(now, wanted, limit=LIMIT_MAX)
+    return (yield from _numbered(now, viewer, page.tasks, "Subagents (this session)"))
+
+
+def tree(now: float, policy: Policy, viewer: str, session_id: int) -> Tx[str]:
+    """The same for everything below, each child after its parent."""
+    since = now - policy.list_recent_s
+    below = yield from tasks.below(now, session_id)
+    shown = [view for view in below if _is_shown(view, since)]
+    return (yield from _numbered(now, viewer, _nested(shown, session_id), "Subagents (tree)"))
+
+
+def _is_shown(view: TaskView, since: float) -> bool:
+    is_recent = view.ended_at is None or view.ended_at >= since
+    return is_recent or view.delivery.state is Delivery.UNDELIVERED
+
+
+def _nested(shown: Sequence[TaskView], parent_id: int) -> list[TaskView]:
+    """A child whose parent is not shown any more stands where the parent would."""
+    known = {view.task_id for view in shown}
+    tops = [view for view in shown if view.requester_id == parent_id or view.requester_id not in known]
+    ordered: list[TaskView] = []
+    stack = tops[::-1]
+    while stack:
+        view = stack.pop()
+        ordered.append(view)
+        stack += [one for one in shown if one.requester_id == view.task_id][::-1]
+    return ordered
+
+
+def _numbered(now: float, viewer: str, shown: Sequence[TaskView], title: str) -> Tx[str]:
+    yield from idempotency.remember(now, viewer, [view.task_id for view in shown])
+    return list_text(shown, title)
+
+
+def about(now: float, policy: Policy, task_id: int) -> Tx[str]:
+    """Everything about one task."""
+    found = yield from tasks.info(now, task_id, policy.keeping.archive_after_s)
+    if found is None:
+        raise NotFound(f"there is no task {ids.task_id(task_id)}")
+    return info_text(found.view, found.contract)
+
+
+def alive(now: float, session_id: int | None) -> Tx[list[int]]:
+    """The children of a session that work, or have descendants that do. None: of all main sessions."""
+    del now
+    of_one = "= ?" if session_id is not None else "IN (SELECT id FROM sessions WHERE is_task = 0)"
+    rows = yield (
+        f"WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE requester_id {of_one}"  # noqa: S608
+        " UNION SELECT b.top, t.id FROM tasks t JOIN below b ON t.requester_id = b.id)"
+        f" SELECT DISTINCT b.top FROM below b JOIN tasks t ON t.id = b.id WHERE {IS_WORKING} ORDER BY b.top",
+        () if session_id is None else (session_id,),
+    )
+    return [int(row[0]) for row in rows]
+
+
+# ---- which session is meant -----------------------------------------------------------------------------
+
+
+def meant(now: float, text: str, who: Standpoint) -> Tx[ResolvedTarget]:
+    """Any target. The full key of another agent's session is refused by the rule that hides it."""
+    try:
+        return (yield from targets.resolve(now, text, who))
+    except NotFound:
+        key = parse_session_key(text.strip())
+        if isinstance(key, SessionKey):
+            _must_reach(who, key.agent_id)
+        raise
+
+
+def labelled(now: float, label: str, agent_id: str, who: Standpoint) -> Tx[ResolvedTarget]:
+    """Exactly this label, of this agent. The label of a chat session is the name in its key."""
+    del now
+    rows = yield (
+        "SELECT t.id, s.key, t.id FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.label = ? AND s.agent_id = ?"
+        " UNION ALL SELECT s.id, s.key, NULL FROM sessions s WHERE s.key = ? AND s.closed = 0 ORDER BY 1 DESC",
+        (label, agent_id, f"agent:{agent_id}:chat:{label}"),
+    )
+    sight = yield from targets.sight(who.caller)
+    found = [ResolvedTarget(*row) for row in rows if sight.sees(row[0], agent_id)]
+    if not found:
+        _must_reach(who, agent_id)
+        raise NotFound(
+            f"there is no session labelled {label[:80]!r} of the agent {agent_id[:64]!r}",
+            (yield from targets.proposals(who)),
+        )
+    if len(found) > 1:
+        shown = [one.session_key or "" for one in found[:CANDIDATES_MAX]]
+        raise AmbiguousTarget(f"{label[:80]!r} is the label of {len(found)} sessions", shown)
+    return found[0]
+
+
+def _must_reach(who: Standpoint, agent_id: str) -> None:
+    """A session hidden because it is another agent's is no secret: a caller that names the agent gets the rule."""
+    if agent_id == who.agent_id:
+        return
+    answer = can(who.caller, Verb.SEND, Target(0, agent_id))
+    if isinstance(answer, Denied):
+        near = ids.hint(agent_id, {who.agent_id, targets.MAIN_AGENT})
+        raise Forbidden(answer.rule, answer.reason + near)
+
+
+# ---- one session -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    key: str
+    agent_id: str
+    depth: int
+    role: str
+    model: str | None
+    thinking: str | None
+    is_running: bool
+    waiting: int  #: letters that will be read; that of a killed child is only named in a later message
+    children_active: int
+    children_total: int
+    used: Tally
+    phase: Phase | None  #: None: a main session
+
+
+def status(now: float, session_id: int) -> Tx[SessionStatus]:
+    del now
+    rows = yield (
+        "SELECT key, agent_id, depth, role, model, thinking, owner,"  # noqa: S608 (constant words)
+        f" (SELECT COUNT(*) FROM inbox WHERE session_id = sessions.id AND {IS_OPEN} AND taken_run IS NULL"
+        " AND silent = 0),"
+        f" (SELECT COUNT(*) FROM tasks WHERE requester_id = sessions.id AND {IS_WORKING}),"
+        " (SELECT COUNT(*) FROM tasks WHERE requester_id = sessions.id),"
+        " (SELECT phase FROM tasks t WHERE t.id = sessions.id) FROM sessions WHERE id = ?",
+        (session_id,),
+    )
+    if not rows:
+        raise NotFound("the session was deleted")
+    key, agent_id, depth, role, model, thinking, owner, waiting, active, total, phase = rows[0]
+    spent = yield (
+        f"SELECT {tasks.SPENT} FROM usage u WHERE u.session_id = ? AND {tasks.IS_ENDED_CALL}",  # noqa: S608
+        (session_id,),
+    )
+    return SessionStatus(
+        key, agent_id, depth, role, model, thinking, owner is not None, waiting, active, total,
+        tasks.tally(spent[0]) if spent[0][4] else NOTHING_USED, None if phase is None else Phase(phase),
+    )  # fmt: skip
