@@ -280,7 +280,7 @@ def test_the_line_about_an_undelivered_result_names_task_and_remedy() -> None:
     line = undelivered_line([("a\nb", "t_7")], "retry-limit")
     assert "\n" not in line
     assert "`/subagents redeliver t_7`" in line
-    assert "retry-limit" in line
+    assert "(retry limit reached)" in line
 
 
 def test_many_undelivered_results_are_one_line_that_names_a_few() -> None:

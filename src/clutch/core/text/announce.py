@@ -1,4 +1,4 @@
-"""What a requester is told when background work has ended.
+"""What a parent agent reads when background work has ended.
 
 The message is made by the runtime. The status words come from the outcome, never from what a model wrote;
 a child's text stands between fences; labels, errors and file names are made safe for a line. Every line
@@ -31,7 +31,9 @@ from typing import assert_never
 from clutch.core import ids
 from clutch.core.attachments import StoredFile
 from clutch.core.budget import BudgetExhausted, BudgetKind
+from clutch.core.model import REASONS
 from clutch.core.session_tools import REPLY_SKIP, Exchange, Stage
+from clutch.core.status import cause_text
 from clutch.core.text.format import ERROR_MAX, KEY_MAX, duration, money, quoted, size, tokens, visible
 from clutch.core.text.results import fence, summary
 
@@ -44,12 +46,14 @@ _PLAIN_FILE_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Audience(StrEnum):
-    """For whom the requester reads this."""
+    """The audience of the parent agent's reply."""
 
     PERSON = "person"  #: "tell me when convenient"
     WAITING_PERSON = "waiting-person"  #: a completion is expected
-    PARENT = "parent"  #: the requester is itself a child; nobody else listens
-    INFORMED_PERSON = "informed-person"  #: has read it as it is; only the requester's memory is left to fill
+    PARENT = "parent"  #: the parent agent is itself a subagent
+    INFORMED_PERSON = (
+        "informed-person"  #: has read the result itself; only the transcript of the parent agent lacks it
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,13 @@ class AnnouncedResult:
     tokens_out: int | None = None
     usd: Decimal | None = None
     late: bool = False  #: it comes after the one who asked had finished
-    missing: tuple[str, ...] = ()  #: labels of its own children that had not reported when it was told
+    missing: tuple[str, ...] = ()  #: labels of its own children that had not finished when it was announced
     is_plan: bool = False  #: it was to write a plan, and there is none to decide
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A child that is named because it has nothing to tell: killed, or not settled when the wait expired."""
+    """A child without a result that is named: killed, or not finished when the wait expired."""
 
     label: str
     task_id: str
@@ -187,7 +191,7 @@ def status_words(finding: AnnouncedResult, error_max: int = ERROR_MAX) -> str:
 
 
 def stats_line(finding: AnnouncedResult) -> str | None:
-    """Only what is known; a price nobody knows is left out, it is not $0."""
+    """Return what is known. An unknown price is left out; it is not $0."""
     parts = []
     if finding.runtime_s is not None:
         parts.append(f"runtime {duration(finding.runtime_s)}")
@@ -245,13 +249,13 @@ def instruction(audience: Audience, count: int) -> str:
 
 
 def as_it_is(finding: AnnouncedResult, text: str | None) -> str:
-    """What a person reads of a result that no agent has put into its own words."""
+    """Return a result that is sent to the user as it is."""
     return f"{_heading(finding)}\n\n{text or NO_OUTPUT}"
 
 
 def undelivered_line(lost: Sequence[tuple[str, str]], reason: str) -> str:
-    """The one line a person gets when results could not be told. `lost`: labels and ids of the tasks."""
-    why = visible(reason, ERROR_MAX)
+    """Return the line the user gets about undelivered results. `lost`: labels and ids of the tasks."""
+    why = visible(cause_text(REASONS[reason]) if reason in REASONS else reason, ERROR_MAX)
     (label, task_id), *others = lost
     if not others:
         return (
@@ -267,7 +271,7 @@ def undelivered_line(lost: Sequence[tuple[str, str]], reason: str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# What a requester is told when a child waits for a decision: on its plan, or on what it asked a person.
+# What a parent agent reads when a child waits for a decision: on its plan, or on what it asked the user.
 #
 # The calls shown are exact and carry the plan's hash: an approval is for this plan and no other.
 
@@ -353,7 +357,7 @@ def peer_message(exchange: Exchange, nonce: str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# What a model or a person is told at a bound of a run: a loop, a form, a budget.
+# What a model or the user reads at a bound of a run: a loop, structured output, a budget.
 
 LOOP_NOTE = (
     "(You have made this same call several times. Its result will not change: try another way, or answer with "
@@ -368,7 +372,7 @@ SUBMIT_NOTE = (
 
 
 def whose_budget(name: str) -> str:
-    """A purse, as people know whom it belongs to."""
+    """Return the name of a budget as users know it."""
     kind, _, owner = name.partition(":")
     match BudgetKind(kind):
         case BudgetKind.TASK:

@@ -1,7 +1,7 @@
 """The system prompt, section by section, and the notes the runtime puts into a running conversation.
 
-The task itself is the requester's own words to its child and is passed on unchanged. What others wrote (a
-document, a label, an event) cannot end the section it stands in.
+The task is the text of the parent agent, unchanged. Other foreign text (a document, a label, an event) cannot end the
+section it stands in.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def main_prompt(identity: str = "", *, may_spawn: bool = True) -> str:
-    """`identity`: the agent's own words about itself, from the config. Children never get it."""
+    """`identity`: the text about the agent in the config. Children never get it."""
     who = identity.strip() or "You are the main agent."
     return f"{who}\n\n{_DELEGATING}" if may_spawn else who
 
@@ -135,7 +135,7 @@ def events_section(events: Sequence[str]) -> str:
     )
 
 
-#: A document that closes its own tag could go on in our name.
+#: A document that closes its own tag could continue as part of the prompt.
 _DOCUMENT_TAG = re.compile(r"<(?=\s*/\s*document)", re.IGNORECASE)
 _BLUNT = "&lt;"
 
