@@ -44,7 +44,7 @@ def test_why_names_the_gate_and_its_command_opens_it_as_printed(first: Served) -
 
 @pytest.mark.scenario(202)
 def test_why_tells_a_delivered_task_in_words_and_with_its_attempt(first: Served) -> None:
-    task = spawned(first.client, "quick one", label="quick")
+    task = spawned(first.client, "quick one", label="quick", notifyParent=True)
     ended(first.client, task, "delivered")
     said = clutch("why", task, state=first.home)
     assert said.code == 0

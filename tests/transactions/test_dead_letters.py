@@ -39,7 +39,9 @@ async def test_person_gets_one_line_when_a_result_could_not_be_told(world: World
     ((session_id, channel, target, body),) = await lines(world)
     assert (session_id, channel, target) == (main, "terminal", "main")
     name = ids.task_id(task)
-    assert all(word in body for word in ('"survey"', name, "retry limit reached", f"/subagents redeliver {name}"))
+    assert all(
+        word in body for word in ('"survey"', name, "retry limit reached", f"/subagents redeliver {name}")
+    )
     assert "the finding" not in body
 
 
