@@ -9,11 +9,12 @@ from sphinx.application import Sphinx
 
 project = "Clutch"
 html_title = "Clutch"
-author = copyright = "Clutch contributors"  # noqa: A001 (Sphinx reads this name)
+author = copyright = "Clutch contributors"
 extensions = ["myst_parser"]
 myst_heading_anchors = 3  # page.md#heading is a link; a heading that is not there fails the build
 myst_enable_extensions = ["colon_fence"]
 html_theme = "furo"
+smartquotes = False  # settings and commands are copied as they are shown
 html_copy_source = False
 html_show_sphinx = False
 html_use_index = False

@@ -58,10 +58,8 @@ EXAMPLES: dict[str, Any] = {
 def settings_page() -> str:
     parts = [HEAD]
     for section, entries in groupby(catalogue(), key=lambda entry: _section(entry.key)):
-        parts.append(
-            f"\n## {section}\n\n| Key | What it does | Type | Default | Example |\n|---|---|---|---|---|\n"
-        )
-        parts += [_row(entry) for entry in entries]
+        parts.append(f"\n## {section}\n\n")
+        parts += [_item(entry) for entry in entries]
     return "".join(parts)
 
 
@@ -70,15 +68,15 @@ def _section(key: str) -> str:
     return f"{first}.{rest[0].removesuffix('[]')}" if first == "agents" else first
 
 
-def _row(entry: ConfigKey) -> str:
-    cells = [
-        f"`{entry.key}`{' ↻' if entry.is_live else ''}",
-        reason_of(entry.owner, entry.field),
-        _BRIEF.sub("", types.in_words(entry.kind)),
-        _default(entry),
-        f"`{_json5(example(entry))}`",
-    ]
-    return f"| {' | '.join(cells)} |\n"
+def _item(entry: ConfigKey) -> str:
+    """Return one key as an item of a list: a table of five columns is wider than a page."""
+    live = " ↻" if entry.is_live else ""
+    kind = _BRIEF.sub("", types.in_words(entry.kind))
+    name = re.split(r"[.\]]", entry.key)[-1]
+    return (
+        f"- **`{entry.key}`**{live}: {reason_of(entry.owner, entry.field)}\n"
+        f"  Type: {kind}. Default: {_default(entry)}. Example: `{name}: {_json5(example(entry))}`\n"
+    )
 
 
 def _default(entry: ConfigKey) -> str:
@@ -86,7 +84,7 @@ def _default(entry: ConfigKey) -> str:
         return "required"
     shown = types.shown(entry.kind, entry.default)
     if shown is None or shown == "…":
-        return ""
+        return "`null`" if isinstance(entry.kind, Maybe) else "empty"
     text = json.dumps(shown, ensure_ascii=False)
     return f"`{text}`" if len(text) <= CELL_CHARS_MAX else f"`{text[:CELL_CHARS_MAX]}…`"
 
