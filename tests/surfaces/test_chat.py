@@ -225,7 +225,7 @@ def test_an_answer_that_arrived_before_the_gateway_went_is_not_missed_at_the_nex
         with pytest.raises(NoGateway):
             decide(Deaf(here.client.address, here.client.token))
         decide(here.client)
-        with pytest.raises(ClutchError, match="nothing in the inbox"):
+        with pytest.raises(ClutchError, match="is not in the inbox"):
             message.answer(f"{item['id']} a")(here.client)
 
 

@@ -61,7 +61,7 @@ def test_an_export_has_the_task_its_words_and_its_result(first: Served, tmp_path
     assert "# errand" in file.read_text()
     assert "\x1b" not in file.read_text()
     again = typed("export", task, "--output", file, state=first.home)
-    assert (again.code, "cannot be made" in again.err) == (2, True)
+    assert (again.code, "cannot be created" in again.err) == (2, True)
 
 
 def test_s19_an_export_has_no_secret_unless_somebody_wants_it(first: Served) -> None:
@@ -240,3 +240,8 @@ def test_gc_tells_what_would_go_and_takes_nothing_until_it_is_told_to(tmp_path: 
 
 def test_gc_needs_somebody_who_does_it(tmp_path: Path) -> None:
     assert typed("gc", state=tmp_path / "none").code == 9
+
+
+def test_two_forms_of_an_export_are_refused_with_the_option(first: Served) -> None:
+    done = typed("export", "last", "--json", "--format", "markdown", state=first.home)
+    assert (done.code, done.body["error"]["field"]) == (2, "--json")

@@ -264,7 +264,9 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     except OSError as error:
-        raise InvalidInput("--state", f"{path.parent} cannot be written: {error.strerror}") from error
+        raise InvalidInput(
+            "--state", f"{path.parent} cannot be written: {error.strerror}; name another directory"
+        ) from error
     try:
         with os.fdopen(file, "w", encoding="utf-8") as writing:
             writing.write(text)

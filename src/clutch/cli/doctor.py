@@ -473,7 +473,9 @@ def _made(path: Path) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise InvalidInput("--bundle", f"{path} cannot be made: {error.strerror}") from error
+        raise InvalidInput(
+            "--bundle", f"{path} cannot be created: {error.strerror}; name a new file"
+        ) from error
 
 
 def _add(archive: tarfile.TarFile, name: str, text: str) -> None:

@@ -181,7 +181,9 @@ def backup(
         try:
             count = copy(home, file)
         except OSError as error:
-            raise InvalidInput("FILE", f"{file} cannot be written: {error.strerror}") from error
+            raise InvalidInput(
+                "FILE", f"{file} cannot be written: {error.strerror}; name another file"
+            ) from error
         if as_json:
             print_object("backup", {"file": str(file), "bytes": count})
         else:
@@ -327,9 +329,9 @@ def export(
     from clutch.core.redaction import redact_all
 
     is_markdown = form is ExportFormat.MARKDOWN
-    if as_json and is_markdown:
-        raise InvalidInput("--json", "and --format markdown are two forms; choose one")
     with answering("export", as_json=as_json), source(state) as here:
+        if as_json and is_markdown:
+            raise InvalidInput("--json", "cannot be combined with --format markdown; choose one")
         parts = _parts(here, target, with_tree=tree)
         # A target that does not exist is reported before a file is created.
         first = next(parts)
@@ -350,7 +352,9 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
     try:
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise InvalidInput("--output", f"{output} cannot be made: {error.strerror}") from error
+        raise InvalidInput(
+            "--output", f"{output} cannot be created: {error.strerror}; name a new file"
+        ) from error
     with os.fdopen(file, "w", encoding="utf-8") as out:
         yield out
 

@@ -419,7 +419,9 @@ def token(state: Path | None, *, rotates: bool, as_json: bool) -> None:
         except FileNotFoundError as error:
             if not rotates:
                 remedy = command_for(state, "token", "--rotate")
-                raise NoGateway(f"{path.parent} has no token; its first gateway makes one", remedy) from error
+                raise NoGateway(
+                    f"{path.parent} has no token yet: the first gateway makes one, or `{remedy}`", remedy
+                ) from error
             path.parent.mkdir(0o700, parents=True, exist_ok=True)
         if rotates:
             rotate_token(path.parent)

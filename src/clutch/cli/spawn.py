@@ -110,7 +110,7 @@ class SpawnCommandOptions:
         """Return the body of the HTTP request, without options that were not given. Raises InvalidInput."""
         # Checked before a gateway is started for it.
         if not self.task.strip():
-            raise InvalidInput("task", "must not be blank")
+            raise InvalidInput("task", "must not be blank: say what to do")
         said = {
             "task": self.task,
             "label": self.label,
@@ -171,7 +171,9 @@ def _attached(path: Path) -> dict[str, str]:
     try:
         content = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:
-        raise InvalidInput("--attach", f"{path} cannot be read: {error.strerror}") from error
+        raise InvalidInput(
+            "--attach", f"{path} cannot be read: {error.strerror}; name a file you can read"
+        ) from error
     return {"name": path.name, "content": content, "encoding": "base64"}
 
 
@@ -179,7 +181,9 @@ def _schema(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise InvalidInput("--schema", f"{path} holds no JSON: {error}") from error
+        raise InvalidInput(
+            "--schema", f"{path} is not JSON: {error}; give a file with a JSON schema"
+        ) from error
 
 
 # --------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clutch.errors import ClutchError, InvalidInput
-from clutch.surfaces.http_client import GatewayClient
+from clutch.errors import InvalidInput
+from clutch.surfaces.http_client import Declined, GatewayClient, item_path
 
 # --------------------------------------------------------------------------------------------------
 # Commands of the chat itself: they are not sent as messages.
@@ -56,13 +56,16 @@ def answer(words: str) -> Callable[[GatewayClient], None]:
     seen: list[str] = []
 
     def decide(client: GatewayClient) -> None:
-        found = [one["hash"] for one in client.get("/v1/inbox")["items"] if one["id"] == item]
-        if seen and found != seen:
+        try:
+            found = client.get(item_path(item))
+        except Declined:
+            if seen:
+                return
+            raise
+        if seen and found["hash"] not in seen:
             return
-        if not found:
-            raise ClutchError(f"nothing in the inbox is called {item[:40]}")
-        seen[:] = found
-        client.post(f"/v1/inbox/{item}", {"decision": decision, "text": text, "hash": found[0]})
+        seen[:] = [found["hash"]]
+        client.post(item_path(found["id"]), {"decision": decision, "text": text, "hash": found["hash"]})
 
     return decide
 
@@ -92,7 +95,7 @@ def _quoted(name: str, path: Path) -> str:
     try:
         body = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"@{name}", "is not a text in UTF-8") from error
+        raise InvalidInput(f"@{name}", "is not UTF-8 text; let an agent read it") from error
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
     return f"{name}:\n{fence}\n{body}\n{fence}"
 

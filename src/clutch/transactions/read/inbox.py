@@ -80,6 +80,8 @@ def item(now: float, text: str, who: Standpoint, root_id: int | None = None) -> 
     shown = repr(text[: ids.SHOWN_INPUT_MAX])
     if meant:
         raise AmbiguousTarget(f"{shown} fits {len(meant)} items of the inbox; name one by its id", candidates)
+    if ids.parse_question_id(text.strip()) is not None:
+        raise NotFound(f"question {shown} is not in the inbox: it was answered, or never asked", candidates)
     raise NotFound(
         f"{shown} has nothing that waits for a decision; `clutch inbox` lists what waits", candidates
     )
