@@ -19,7 +19,7 @@ from clutch.core.text.format import typed
 from clutch.core.text.tasks import Contract, info_text, list_text
 from clutch.core.views import DeliveryView, PhaseCounts, TaskView
 from clutch.surfaces.mcp_server import _progress
-from clutch.transactions.read.timeline import TaskExplanation
+from clutch.transactions.read.why import TaskExplanation
 from tests.core.test_status import AT, CASES, RUNNING
 
 

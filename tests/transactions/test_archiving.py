@@ -16,7 +16,7 @@ from clutch.core.text.why import happening
 from clutch.transactions import control, retention, sessions
 from clutch.transactions.control import NotPossible
 from clutch.transactions.read import lists, status
-from clutch.transactions.read.timeline import timeline
+from clutch.transactions.read.why import timeline
 from clutch.transactions.spawn import Accepted
 from tests.transactions.test_dead_letters import given_up
 from tests.transactions.world import World, write

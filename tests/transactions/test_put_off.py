@@ -10,7 +10,7 @@ from clutch.core.diagnosis import Gate
 from clutch.core.model import Delivery, Phase
 from clutch.core.policy import QueueMode
 from clutch.transactions import control, messages
-from clutch.transactions.read.timeline import why
+from clutch.transactions.read.why import why
 from tests.transactions.test_heartbeat import MIDNIGHT, waking_by_heartbeat
 from tests.transactions.world import Run, World
 

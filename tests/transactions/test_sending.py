@@ -15,7 +15,7 @@ from clutch.transactions import control, delivery, inbox, outbox, timeline
 from clutch.transactions.control import NotPossible
 from clutch.transactions.outbox import OutboxMessage
 from clutch.transactions.read import lists
-from clutch.transactions.read import timeline as why_of
+from clutch.transactions.read import why as why_of
 from clutch.transactions.read.inbox import UnreadReplies, unread_replies, unsent
 from clutch.transactions.spawn import Accepted
 from tests.transactions.world import World, calls

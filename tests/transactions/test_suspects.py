@@ -8,7 +8,7 @@ from clutch.core.diagnosis import Gate
 from clutch.core.model import Outcome
 from clutch.core.run import TRIAL_S
 from clutch.transactions import workers
-from clutch.transactions.read import timeline
+from clutch.transactions.read import why
 from clutch.transactions.workers import Claimed, Trial
 from tests.transactions.world import Run, World, calls
 
@@ -93,7 +93,7 @@ async def test_a_suspect_waits_for_the_turns_of_its_process_and_only_for_a_while
 async def test_why_says_that_it_waits_to_be_tried_alone(world: World, main: int) -> None:
     first, second = await executing(world, main, "first", "second")
     await world.claim()
-    tried, waits = [await world.db.read(timeline.why, run.session_id) for run in (first, second)]
+    tried, waits = [await world.db.read(why.why, run.session_id) for run in (first, second)]
     assert tried is not None
     assert tried.stuck is None
     assert waits is not None

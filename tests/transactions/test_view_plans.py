@@ -13,7 +13,7 @@ from clutch.core.model import Outcome, Phase
 from clutch.store import dialect
 from clutch.store.dialect import Dialect, statement_text
 from clutch.store.transaction import Tx
-from clutch.transactions.read import lists, tasks, timeline
+from clutch.transactions.read import lists, tasks, why
 from clutch.transactions.read.lists import TaskFilter
 
 GROWING = ("tasks", "usage", "events", "messages", "inbox", "deliveries", "runs", "sessions")
@@ -77,7 +77,7 @@ def scans(steps: Iterator[str]) -> list[str]:
         lists.summary(0.0, TaskFilter(ended_after=10.0)),
         lists.result(0.0, 5),
         lists.transcript(0.0, 5),
-        timeline.why(0.0, 5),
+        why.why(0.0, 5),
     ],
     ids=lambda transaction: transaction.__name__,
 )

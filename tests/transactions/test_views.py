@@ -16,7 +16,7 @@ from clutch.core.views import DeliveryView, TaskView
 from clutch.errors import InvalidInput
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import control, messages, turn
-from clutch.transactions.read import lists, status, tasks, timeline
+from clutch.transactions.read import lists, status, tasks, why
 from clutch.transactions.read.lists import TaskFilter
 from tests.transactions.trees import reserve
 from tests.transactions.world import Run, World, calls, write
@@ -374,7 +374,7 @@ async def test_every_view_shows_the_same_task(world: World, main: int) -> None:
     assert page == await world.db.read(tasks.below, main)
     assert page == await world.db.read(tasks.tree, parent.session_id)
     assert page == [await shown(world, view.task_id) for view in page]
-    found = await world.db.read(timeline.why, parent.session_id)
+    found = await world.db.read(why.why, parent.session_id)
     assert found is not None
     assert found.task == page[0]
     last = found.timeline[-1]

@@ -12,8 +12,8 @@ from clutch.core.questions import QuestionKind
 from clutch.core.text.why import command, happening, opens_when, waiting_for
 from clutch.transactions import control, messages, turn_end, workers
 from clutch.transactions.questions import NewQuestion, call_body
-from clutch.transactions.read import timeline as why_of
-from clutch.transactions.read.timeline import TaskExplanation
+from clutch.transactions.read import why as why_of
+from clutch.transactions.read.why import TaskExplanation
 from tests.transactions.test_heartbeat import MIDNIGHT, waking_by_heartbeat
 from tests.transactions.world import World, calls
 

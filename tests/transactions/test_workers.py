@@ -7,7 +7,7 @@ import pytest
 from clutch.core.diagnosis import Gate
 from clutch.core.model import Lane, Outcome, Phase
 from clutch.transactions import turn_begin, workers
-from clutch.transactions.read import timeline
+from clutch.transactions.read import why
 from clutch.transactions.sessions import OwnedRun, Stale
 from tests.transactions.world import World, write
 
@@ -241,7 +241,7 @@ async def test_a_task_spawned_under_a_clock_that_was_ahead_starts_once_it_is_rig
     child = await world.child(main)
     world.clock.advance(-DAY_S)
     assert await world.claim() == []
-    waits = await world.db.read(timeline.why, child)
+    waits = await world.db.read(why.why, child)
     assert waits is not None
     assert waits.stuck is not None
     assert (waits.stuck.gate, waits.stuck.until) == (Gate.BACKOFF, await world.due(child))

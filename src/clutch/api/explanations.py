@@ -24,7 +24,7 @@ from clutch.core.text.why import (
     waiting_for,
     why_text,
 )
-from clutch.transactions.read.timeline import TaskExplanation
+from clutch.transactions.read.why import TaskExplanation
 
 if TYPE_CHECKING:
     from clutch.api import objects

@@ -134,7 +134,7 @@ def why(
     now: float, who: Standpoint, target: str, is_served: bool = True, state: str | None = None
 ) -> Tx[objects.WhyDocument]:
     from clutch.api import explanations  # much to load, and lists are asked for far more often
-    from clutch.transactions.read import timeline as why_of
+    from clutch.transactions.read import why as why_of
 
     number = yield from task_number(now, who, target)
     found = yield from why_of.why(now, number, is_served)
@@ -147,7 +147,7 @@ def replay(
     now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX
 ) -> Tx[objects.Journal]:
     from clutch.api import explanations
-    from clutch.transactions.read import timeline as why_of
+    from clutch.transactions.read import why as why_of
 
     number = (yield from view(now, who, target)).task_id
     return explanations.journal((yield from why_of.journal(now, number)), after, limit)
