@@ -17,7 +17,7 @@ from clutch.core.text.format import plain_json
 from clutch.demo import job as jobs
 from clutch.demo.job import FRESH, KILLS_MAX, REPORT, DemoJob, write_private
 from clutch.demo.report import ANSWER, SCHEMA, Picture, command, people_text, picture_of, report, tree_lines
-from clutch.demo.supervisor import Screen, Supervisor, kills_of
+from clutch.demo.supervisor import DemoScreen, Supervisor, kills_of
 from clutch.errors import ClutchError, InvalidInput
 from clutch.offline_reader import looking_at
 from clutch.surfaces import discovery
@@ -54,7 +54,7 @@ def run(options: DemoOptions) -> int:
             return _failed(options, "invalid_input", error, USAGE)
         except OSError as error:
             return _failed(options, "internal", error, ERROR)
-        screen = Screen(None if options.as_json else sys.stderr)
+        screen = DemoScreen(None if options.as_json else sys.stderr)
         try:
             made, picture = see_through(job, screen)
         except KeyboardInterrupt:
@@ -158,7 +158,7 @@ def find_job(options: DemoOptions) -> DemoJob:
 # --- doing it ---------------------------------------------------------------------------------------------
 
 
-def see_through(job: DemoJob, screen: Screen) -> tuple[dict[str, Any], Picture]:
+def see_through(job: DemoJob, screen: DemoScreen) -> tuple[dict[str, Any], Picture]:
     """Run the job to its end, unless that was done before, and return its summary."""
     started_at = time.monotonic()
     if job.is_finished:
@@ -187,5 +187,5 @@ def _without_chaos(job: DemoJob) -> Picture:
     state.mkdir(mode=0o700, exist_ok=True)
     plain = DemoJob(state, job.folder, job.seed, kills=0, pace_s=0.0)
     plain.save()
-    Supervisor(plain, Screen(None)).run()
+    Supervisor(plain, DemoScreen(None)).run()
     return _picture(state)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Screen:
+class DemoScreen:
     """The progress on a stream: a live tree at a terminal, else one line per event; None: nothing."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -82,7 +82,7 @@ class WorkerFailed(ClutchError):
 
 
 class Supervisor:
-    def __init__(self, job: DemoJob, screen: Screen) -> None:
+    def __init__(self, job: DemoJob, screen: DemoScreen) -> None:
         self.job, self.screen = job, screen
         self._kills = Log(job.state / KILLS)
         self._moments = random.Random(job.seed)  # noqa: S311 (the same seed kills at the same moments)
