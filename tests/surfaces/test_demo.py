@@ -242,6 +242,8 @@ def test_at_a_terminal_it_ends_with_a_report_for_people(tmp_path: Path, folder: 
     assert f"Answer     {state}/answer.txt" in words
     assert len(words.splitlines()) <= 12
     assert_nothing_else_is_left(tmp_path, before, state, mark)
+    again = command(tmp_path, "--resume")
+    assert at_terminal(again, columns)[1].partition("main agent")[2] == shown.partition("main agent")[2]
     assert_dashboard_opens(started, words)
 
 

@@ -67,7 +67,7 @@ def run(options: DemoOptions) -> int:
         finally:
             screen.close()
         if not options.as_json:
-            tree = [] if screen.live else ["", *(line for line, _ in tree_lines(picture))]
+            tree = [] if screen.has_tree else ["", *(line for line, _ in tree_lines(picture))]
             words = "\n".join([*tree, "", people_text(made, picture.used)])
             print(words, file=sys.stdout if options.is_for_people else sys.stderr)
         if not options.is_for_people:

@@ -209,7 +209,7 @@ def people_text(made: Mapping[str, Any], used: Tally) -> str:
     state = made["state_dir"]
     ended = ", ".join(f"{count} {word}" for word, count in made["outcomes"].items() if count)
     cost = "no cost" if used.usd is None else money(used.usd)
-    resumed = next((one["task_id"] for one in made["resumes"]), "last")
+    resumed = [one["task_id"] for one in made["resumes"]]
     figures = f"{counted(len(made['findings']), 'finding')}, {counted(made['tool_calls'], 'tool call')}"
     lines = [
         f"Surveyed {made['dir']} in {made['wall_s']:.0f} s with {counted(made['tasks'], 'subagent')}"
@@ -220,7 +220,7 @@ def people_text(made: Mapping[str, Any], used: Tally) -> str:
         *(f"NOT OK: {problem}" for problem in made["problems"]),
         "",
         f"Answer     {state}/{ANSWER} (and {REPORT})",
-        f"Timeline   {command('why', resumed, '--state', state)}",
+        *(f"Timeline   {command('why', task_id, '--state', state)}" for task_id in resumed[:1]),
         f"Dashboard  {command('open', '--state', state)}",
         f"  stop it  {command('stop', '--state', state)}",
         f"Your turn  {command('chat')} (for a real model first: {command('init')})",

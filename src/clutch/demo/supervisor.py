@@ -34,6 +34,7 @@ class DemoScreen:
     def __init__(self, stream: TextIO | None) -> None:
         self._stream, self._seen, self._started_at = stream, 0, time.monotonic()
         self.live: Live | None = None
+        self.has_tree = False  #: the tree is on the screen
         if stream is not None and stream.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -57,6 +58,7 @@ class DemoScreen:
                 Text(*line) for line in tree_lines(picture)
             )
             self.live.update(drawn, refresh=True)
+            self.has_tree = True
 
     def say(self, text: str) -> None:
         if self.live is not None:
