@@ -214,7 +214,7 @@ def _version_text(found: Mapping[str, Any]) -> str:
 
 def _model_text(model: Mapping[str, Any]) -> str:
     if model["isDemo"]:
-        return f"{model['name']}: WARNING: demo model, a script and not an LLM; `clutch init` chooses a model"
+        return f"{model['name']}: WARNING: demo model (no API key), not an LLM; choose a model with `init`"
     return model["name"] or "chosen by the program that runs the gateway, or not known"
 
 
@@ -228,4 +228,4 @@ def _config_text(config: Mapping[str, Any]) -> str:
 def _spend_text(spent: Mapping[str, Any]) -> str:
     cost = "price not known" if spent["usd"] is None else money(Decimal(spent["usd"]))
     used = tokens(spent["input"] + spent["output"])
-    return f"{cost} today (UTC), {counted(spent['calls'], 'model call')}, {used} tokens"
+    return f"today (UTC): {cost}, {counted(spent['calls'], 'model call')}, {used} tokens"
