@@ -80,8 +80,8 @@ async def create(
 @app.get("/tasks/{task_id}")
 async def read(task: Annotated[Task, Depends(found)]) -> dict[str, Any]:
     info = await task.info()
-    status = {"id": task.id, "label": task.label, "status": info["status"], "doing_now": info["doingNow"]}
-    return status if info["outcome"] is None else status | {"text": (await task).text}
+    status = {"id": task.id, "label": task.label, "status": info.status, "doing_now": info.doing_now}
+    return status if info.outcome is None else status | {"text": (await task).text}
 
 
 @app.get("/tasks/{task_id}/stream")

@@ -155,6 +155,14 @@ class Forbidden(ClutchError):
         self.rule = rule
 
 
+class TaskFailed(ClutchError):
+    """A task did not end well; raised by `TaskResult.raise_for_outcome` only."""
+
+    def __init__(self, task_id: str, outcome: str, reason: str | None) -> None:
+        super().__init__(f"task {task_id} ended with {outcome}: {reason or 'no reason was recorded'}")
+        self.task_id, self.outcome, self.reason = task_id, outcome, reason
+
+
 class RateLimited(ClutchError):
     """Too soon after the last time."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -28,9 +28,10 @@ from clutch.api.handles import Event, KillResult, Question, TaskResult
 from clutch.api.handles import Task as AsyncTask
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import OnFullWord
-from clutch.api.views import Object
+from clutch.api.task_info import TaskInfo, Why
 from clutch.channels import Webhook
 from clutch.core.agents import Agent
+from clutch.core.model import TaskStatus
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.models.provider import Provider
@@ -102,15 +103,18 @@ class _Loop:
 
         self.run(called())
 
-    def each(self, stream: AsyncIterator[T]) -> Iterator[T]:
+    def each(self, stream: AsyncGenerator[T, None]) -> Iterator[T]:
         async def following() -> tuple[T] | None:
             try:
                 return (await anext(stream),)
             except StopAsyncIteration:
                 return None
 
-        while (found := self.run(following())) is not None:
-            yield found[0]
+        try:
+            while (found := self.run(following())) is not None:
+                yield found[0]
+        finally:
+            self.run(stream.aclose())
 
 
 class Task(Generic[V]):
@@ -135,12 +139,24 @@ class Task(Generic[V]):
         """Yield the events of the task from now on, until it ends."""
         return self._loop.each(self._task.events())
 
-    def info(self) -> Object:
-        """Return the task as every surface shows it: phase, usage, delivery, plan, evidence."""
+    def stream(self) -> Iterator[str]:
+        """Yield the text of the task as the model writes it, from now on, until the task ends."""
+        return self._loop.each(self._task.stream())
+
+    def status(self) -> TaskStatus:
+        """Return the status that every surface shows: "queued", "running", "needs approval", "done" …"""
+        return self._loop.run(self._task.status())
+
+    def done(self) -> bool:
+        """Return whether the task has ended, with any outcome."""
+        return self._loop.run(self._task.done())
+
+    def info(self) -> TaskInfo:
+        """Return the task as every surface shows it: status, usage, delivery, plan, evidence."""
         return self._loop.run(self._task.info())
 
-    def why(self) -> Object:
-        """Explain the status: `timeline`, `deliveries`, and in `stuck` what blocks the task."""
+    def why(self) -> Why:
+        """Explain the status: the timeline, the delivery attempts, and what blocks the task."""
         return self._loop.run(self._task.why())
 
     def read_file(self, name: str) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from clutch import (
     Clutch,
     ClutchError,
+    DeliveryStatus,
     IdempotencyConflict,
     InvalidInput,
     KillResult,
@@ -23,6 +25,8 @@ from clutch import (
     PlanChanged,
     SpawnRefused,
     StateDirectoryInUse,
+    TaskFailed,
+    TaskStatus,
     UnknownQuestion,
 )
 from clutch.core.model import Outcome
@@ -94,8 +98,8 @@ async def test_a_task_is_spawned_awaited_and_found_again(way: Way) -> None:
     assert (again.id, again.label, again.session_key) == (task.id, "greeter", task.session_key)
     assert await again == result
     assert [one.id for one in await c.tasks(label="greeter", outcome="ok")] == [task.id]
-    assert (await task.info())["taskId"] == task.id
-    assert (await task.why())["timeline"]
+    assert (await task.info()).task_id == task.id
+    assert (await task.why()).timeline
     assert (await c.spawn("say hello", label="greeter", idempotency_key="one")).id == task.id
     with pytest.raises(IdempotencyConflict):
         _ = await c.spawn("say something else", idempotency_key="one")
@@ -106,9 +110,9 @@ async def test_a_spawn_buys_no_turn_of_a_parent_that_no_user_talks_to(way: Way) 
     c = way.clutch
     task = await c.spawn("say hello")
     assert str((await task).text).endswith("say hello")
-    shown = await seen(task.info, lambda one: one["phase"] == "completed")
-    assert (shown["delivery"]["state"], shown["delivery"]["reason"]) == ("skipped", "not-requested")
-    assert shown["delivery"]["text"] == "skipped (not requested: its caller reads it)"
+    shown = await seen(task.info, lambda one: one.phase == "completed")
+    assert (shown.delivery.status, shown.delivery.reason) == (DeliveryStatus.SKIPPED, "not-requested")
+    assert shown.delivery.text == "skipped (not requested: its caller reads it)"
     planned = await c.spawn("a plan", plan_mode=True)
     asking = await c.spawn("ask me")
     items = await seen(c.inbox, lambda items: len(items) == 2)
@@ -130,6 +134,55 @@ async def test_result_has_a_timeout_and_the_task_keeps_running(way: Way) -> None
     assert (await task.result(timeout=PATIENCE_S)).is_ok
 
 
+async def test_text_streams_as_it_comes_and_a_finished_task_yields_its_final_text(way: Way) -> None:
+    task = await way.clutch.spawn("stream it")
+    pieces: list[str] = []
+    async with asyncio.timeout(PATIENCE_S):
+        async for text in task.stream():
+            pieces.append(text)
+            if len(pieces) == 2:
+                assert not await task.done()
+                way.let_go()
+    assert set(pieces) == {"word "}
+    assert len(pieces) >= 2
+    final = (await task).text
+    assert [text async for text in task.stream()] == [final]
+    quick = await way.clutch.spawn("say hello")
+    async with asyncio.timeout(PATIENCE_S):
+        assert "".join([text async for text in quick.stream()]).endswith("say hello")
+
+
+async def test_status_info_and_why_are_typed(way: Way) -> None:
+    task = await way.clutch.spawn("slow one", label="one", budget={"tokens": 100_000})
+    await seen(task.status, lambda status: status == "running")
+    assert not await task.done()
+    running = await task.info()
+    assert (running.label, running.outcome, running.ended_at) == ("one", None, None)
+    assert running.budget is not None
+    assert (running.budget.tokens, running.budget.usd) == (100_000, None)
+    assert running.created_at.tzinfo is UTC
+    way.let_go()
+    assert (await task.result()).raise_for_outcome().is_ok
+    assert (await task.done(), await task.status()) == (True, TaskStatus.DONE)
+    why = await seen(task.why, lambda why: why.task.phase == "completed")
+    assert [why.timeline[0].seq, why.timeline[-1].after, why.blocked_on] == [1, "completed", None]
+    assert all(isinstance(line.at, datetime) for line in why.timeline)
+    assert [(one.outcome, one.reason) for one in why.deliveries] == [("skipped", "not-requested")]
+    assert why.text
+
+
+async def test_outcome_that_is_not_ok_can_be_raised(way: Way) -> None:
+    task = await way.clutch.spawn("slow one")
+    await task.kill("not needed")
+    with pytest.raises(TaskFailed, match=f"task {task.id} ended with killed: not needed") as failed:
+        (await task).raise_for_outcome()
+    assert (failed.value.task_id, failed.value.outcome, failed.value.reason) == (
+        task.id,
+        "killed",
+        "not needed",
+    )
+
+
 async def test_many_wait_at_once_and_each_is_told(way: Way) -> None:
     tasks = [await way.clutch.spawn(f"slow {number}") for number in range(12)]
     waiting = [asyncio.ensure_future(task.result()) for task in (*tasks, tasks[0])]
@@ -149,7 +202,7 @@ async def test_many_wait_at_once_and_each_is_told(way: Way) -> None:
 
 async def test_a_kill_reports_what_is_killed_and_has_not_ended_yet(way: Way) -> None:
     task = await way.clutch.spawn("stubborn one")
-    await seen(task.info, lambda shown: shown["phase"] == "running")
+    await seen(task.info, lambda shown: shown.phase == "running")
     await seen(way.asked, bool)
     assert await task.kill() == KillResult(still_stopping=(task.id,))
     assert (await task).outcome is Outcome.KILLED
@@ -164,7 +217,7 @@ async def test_events_of_a_task_end_with_it(way: Way) -> None:
         events = [event async for event in task.events()]
     assert {(event.task_id, event.session_key) for event in events} == {(task.id, task.session_key)}
     assert all(event.seq for event in events)
-    assert (events[-1].name, events[-1].run_id) == ("lifecycle:end", (await task.info())["runId"])
+    assert (events[-1].name, events[-1].run_id) == ("lifecycle:end", (await task.info()).run_id)
     assert (await task).is_ok
     async with asyncio.timeout(PATIENCE_S):
         assert "assistant:text" not in [event.name async for event in task.events()]
@@ -176,7 +229,7 @@ async def test_a_task_is_steered_and_a_finished_one_is_not(way: Way) -> None:
     result = await task
     assert result.text is not None
     assert "quick instead" in result.text
-    await seen(task.info, lambda shown: shown["phase"] == "completed")
+    await seen(task.info, lambda shown: shown.phase == "completed")
     with pytest.raises(NotPossible):
         await task.steer("too late")
     await task.continue_("and more")
@@ -186,11 +239,11 @@ async def test_a_task_is_steered_and_a_finished_one_is_not(way: Way) -> None:
 async def test_a_plan_and_a_question_are_decided(way: Way) -> None:
     c = way.clutch
     plan = await c.spawn("a plan", plan_mode=True)
-    shown = await seen(plan.info, lambda task: task["plan"]["state"] == "awaiting_approval")
+    shown = await seen(plan.info, lambda task: task.plan.state == "awaiting_approval")
     with pytest.raises(PlanChanged):
         await plan.approve("0" * 64)
     (shown_plan,) = await c.inbox()
-    assert (shown_plan.task_id, shown_plan.hash) == (plan.id, shown["plan"]["hash"])
+    assert (shown_plan.task_id, shown_plan.hash) == (plan.id, shown.plan.hash)
     with pytest.raises(InvalidInput) as wrong:
         await c.answer(shown_plan, "reject")
     assert wrong.value.field == "text"

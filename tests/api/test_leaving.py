@@ -79,7 +79,7 @@ async def resumed(home: Path, task: Task[object], model: Endless, tools: Tools) 
         again = await c.get(task.id)
         assert (await again).text == "done"
         info = await again.info()
-        assert (info["outcome"], info["generation"]) == ("ok", 1)
+        assert (info.outcome, info.generation) == ("ok", 1)
 
 
 @pytest.mark.parametrize("how", ["silent", "streams"])

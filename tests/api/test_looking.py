@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,15 @@ async def test_a_task_tells_all_about_itself_while_it_runs_and_when_it_is_over(t
         task = await c.spawn("survey", label="looker", notify_parent=True)
         await model.asked.wait()
         running = await task.info()
-        assert (running["taskId"], running["phase"], running["outcome"]) == (task.id, "running", None)
-        assert (await task.why())["stuck"] is None
+        assert (running.task_id, running.phase, running.outcome) == (task.id, "running", None)
+        assert (await task.why()).blocked_on is None
         model.go.set()
         await task
         await c.wait_idle()
         over = await task.info()
-        assert (over["outcome"], over["delivery"]["state"]) == ("ok", "delivered")
-        assert over["evidence"]["stopReason"] == "end"
-        assert json.loads(json.dumps(over)) == over
+        assert (over.outcome, over.delivery.state) == ("ok", "delivered")
+        assert over.evidence is not None
+        assert over.evidence.stop_reason == "end"
 
 
 async def test_tasks_are_found_by_requester_phase_outcome_and_label(tmp_path: Path) -> None:

@@ -4,13 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from clutch.api import views
+import pytest
+
+from clutch.api import objects, views
+from clutch.api.actions import camel
+from clutch.api.task_info import (
+    BlockedOn,
+    BudgetInfo,
+    ChildCount,
+    DeliveryInfo,
+    DeliveryTry,
+    Expense,
+    PlanInfo,
+    RunningTool,
+    SkippedPath,
+    TaskInfo,
+    TaskUsage,
+    TimelineEvent,
+    TokenCount,
+    UnsentNotice,
+    Why,
+    WorkEvidence,
+    read_object,
+)
 from clutch.core.budget import Budget, BudgetKind
-from clutch.core.model import Delivery, Outcome, Path, Phase, Reason
+from clutch.core.model import Delivery, DeliveryStatus, Outcome, Path, Phase, Reason, TaskStatus
 from clutch.core.text.results import freeze
 from clutch.core.views import (
     CurrentTool,
@@ -103,26 +126,28 @@ def test_money_is_decimal_text_and_a_known_nothing_is_not_unknown() -> None:
     assert (views.money(Decimal(0)), views.money(None)) == ("0", None)
 
 
-def test_a_task_in_full() -> None:
+def in_full() -> TaskView:
     purse = Budget(BudgetKind.TASK, "task:2", 1000, Decimal("2.50"), 10, 20, Decimal("0.1"), Decimal(0))
-    shown = views.task(
-        replace(
-            NEW,
-            requester_id=9,
-            phase=Phase.COMPLETED,
-            outcome=Outcome.OK,
-            run_id=3,
-            worker_id=4,
-            current_tool=CurrentTool("read", "a.txt", 1.0),
-            own=Tally(1, 2, 3, 4, 5, Decimal("0.5"), 1),
-            budget=purse,
-            plan=PlanView("approved", None, 1),
-            evidence=Evidence(7, ("a.txt",), 2, ("late one",), "end"),
-            delivery=DeliveryView(Delivery.DELIVERED, Path.STEERED, Reason.NONE, 1, None, 2.0),
-            children_active=1,
-            children_total=2,
-        )
+    return replace(
+        NEW,
+        requester_id=9,
+        phase=Phase.COMPLETED,
+        outcome=Outcome.OK,
+        run_id=3,
+        worker_id=4,
+        current_tool=CurrentTool("read", "a.txt", 1.0),
+        own=Tally(1, 2, 3, 4, 5, Decimal("0.5"), 1),
+        budget=purse,
+        plan=PlanView("approved", None, 1),
+        evidence=Evidence(7, ("a.txt",), 2, ("late one",), "end"),
+        delivery=DeliveryView(Delivery.DELIVERED, Path.STEERED, Reason.NONE, 1, None, 2.0),
+        children_active=1,
+        children_total=2,
     )
+
+
+def test_a_task_in_full() -> None:
+    shown = views.task(in_full())
     assert (shown["runId"], shown["workerId"], shown["parentTaskId"]) == ("r_3", "w_4", "t_9")
     assert shown["currentTool"] == {"name": "read", "arg": "a.txt", "since": "1970-01-01T00:00:01.000Z"}
     assert shown["usage"]["own"] == {
@@ -188,3 +213,47 @@ def test_a_page_of_a_transcript_says_where_it_goes_on() -> None:
         (2, "r_3", "ho"),
     ]
     assert shown["next"] == 2
+
+
+# ---- the same objects in Python ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared"),
+    [
+        (TaskInfo, objects.TaskObject),
+        (Why, objects.WhyObject),
+        (TimelineEvent, objects.Happened),
+        (DeliveryTry, objects.Attempt),
+        (BlockedOn, objects.Stuck),
+        (UnsentNotice, objects.Unsent),
+        (DeliveryInfo, objects.DeliveryAnswer),
+        (TokenCount, objects.Use),
+        (TaskUsage, objects.Uses),
+        (RunningTool, objects.Tool),
+        (BudgetInfo, objects.BudgetAnswer),
+        (Expense, objects.Sum),
+        (PlanInfo, objects.PlanObject),
+        (WorkEvidence, objects.EvidenceAnswer),
+        (ChildCount, objects.Children),
+        (SkippedPath, objects.Tried),
+    ],
+)
+def test_a_dataclass_of_python_has_every_field_of_its_json_object(kind: Any, declared: Any) -> None:
+    names = {one.metadata.get("json") or camel(one.name) for one in fields(kind)}
+    assert names == set(declared.__annotations__)
+
+
+def test_an_object_is_read_with_times_money_and_states_of_python() -> None:
+    info = read_object(
+        TaskInfo, json.loads(json.dumps(views.task(in_full()))) | {"added": "by a newer gateway"}
+    )
+    assert info.created_at == datetime(1970, 1, 12, 13, 46, 40, 500_000, UTC)
+    assert (info.status, info.outcome, info.started_at) == (TaskStatus.DONE, Outcome.OK, None)
+    assert info.usage.own == TokenCount(1, 2, 3, 4, 5, Decimal("0.5"), 1)
+    assert info.budget == BudgetInfo(
+        1000, Decimal("2.50"), Expense(10, Decimal("0.1")), Expense(20, Decimal(0))
+    )
+    assert info.evidence == WorkEvidence(7, ("a.txt",), 2, ("late one",), "end")
+    assert (info.delivery.status, info.delivery.text) == (DeliveryStatus.DELIVERED, "delivered")
+    assert read_object(TaskInfo, views.task(NEW)).delivery.status is None

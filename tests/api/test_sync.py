@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch import ClutchError
+from clutch import ClutchError, TaskFailed
 from clutch.sync import Clutch
 from tests.surfaces.served import FAST, served
 
@@ -34,7 +34,7 @@ with Clutch(state=sys.argv[1], models=Never(), policy=Policy(work=Work(stop_s=0.
         print(task.id, flush=True)
         task.result()
     except KeyboardInterrupt:
-        print(task.info()["phase"], flush=True)
+        print(task.status(), flush=True)
 print("left", flush=True)
 """
 
@@ -44,6 +44,14 @@ def test_the_same_things_are_done_without_an_event_loop(tmp_path: Path) -> None:
     with served(tmp_path / "state", policy=FAST) as owner, Clutch(state=tmp_path / "state") as c:
         task = c.spawn("say hello", label="greeter")
         assert "say hello" in str(task.result(timeout=20).text)
+        assert (task.status(), task.done(), task.why().task.label) == ("done", True, "greeter")
+        assert list(task.stream()) == [task.result().raise_for_outcome().text]
+        killed = c.spawn("stream one")
+        assert next(killed.stream()) == "word "
+        assert killed.kill("enough").stopped == (killed.id,)
+        assert killed.kill().already_finished == (killed.id,)
+        with pytest.raises(TaskFailed, match="killed: enough"):
+            killed.result().raise_for_outcome()
         slow = c.spawn("slow one")
         with pytest.raises(TimeoutError):
             slow.result(timeout=0.05)
@@ -52,7 +60,7 @@ def test_the_same_things_are_done_without_an_event_loop(tmp_path: Path) -> None:
         assert [one.is_ok for one in c.gather(task, slow)] == [True, True]
         said = [str(one.text)[-5:] for one in c.map(["a", "b"], lambda item: f"say {item}", name="two")]
         assert said == ["say a", "say b"]
-        assert c.get(task.id).info()["label"] == "greeter"
+        assert c.get(task.id).info().label == "greeter"
         assert [one.id for one in c.tasks(label="greeter")] == [task.id]
         c.say("hello there", session=TALK)
         assert c.reply(session=TALK) == "heard: hello there"

@@ -37,7 +37,7 @@ async def test_timeout_of_a_waiter_is_not_the_timeout_of_the_task(tmp_path: Path
                 async with asyncio.timeout(0.02):
                     await task
         after = await task.info()
-        assert (after["phase"], after["outcome"], after["attempt"]) == ("running", None, before["attempt"])
+        assert (after.phase, after.outcome, after.attempt) == ("running", None, before.attempt)
         assert after == before
         models.go.set()
         result = await task

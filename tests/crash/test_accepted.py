@@ -118,5 +118,5 @@ async def test_a_kill_that_a_crash_interrupted_is_done_or_can_be_done_and_nothin
 
 
 async def outcome(task: Task) -> str | None:
-    found: str | None = (await task.info())["outcome"]
+    found: str | None = (await task.info()).outcome
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -585,8 +585,24 @@ async def test_kill_from_another_process_cancels_the_call(shared: Any) -> None:
     await house.until(is_cancelled)
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["ends", "does not end"])
-async def test_kill_of_what_another_process_runs_says_whether_it_stopped(shared: Any, ends: bool) -> None:
+class OutOfReach:
+    """The connection is lost in the moment after a commit."""
+
+    async def hold(self, number: int) -> None:
+        raise StoreLost
+
+    async def dead(self, numbers: Sequence[int]) -> list[int]:
+        raise StoreLost
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_lost"),
+    [(True, False), (False, False), (False, True)],
+    ids=["ends", "does not end", "lost after the commit"],
+)
+async def test_kill_of_what_another_process_runs_says_whether_it_stopped(
+    shared: Any, ends: bool, is_lost: bool
+) -> None:
     let_go = asyncio.Event()
 
     async def script(request: ModelRequest) -> Answer | str:
@@ -615,6 +631,8 @@ async def test_kill_of_what_another_process_runs_says_whether_it_stopped(shared:
         return bool(await house.rows("SELECT 1 FROM calls WHERE session_id = ?", task))
 
     await house.until(digs)
+    if is_lost:
+        other.services.lives = OutOfReach()
     killing = asyncio.create_task(TaskActions(other.services).kill(OperatorCaller(EVERY_SCOPE), task))
 
     async def is_killed() -> bool:

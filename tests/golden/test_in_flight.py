@@ -31,8 +31,8 @@ def load(file: Path, state: Path) -> None:
 async def told(task: Task) -> tuple[str, int]:
     """Return what became of the delivery of its result, and how often it was delivered."""
     why = await task.why()
-    tries = [one["outcome"] for one in why["deliveries"]]
-    return why["task"]["delivery"]["state"], tries.count("delivered")
+    tries = [one.outcome for one in why.deliveries]
+    return why.task.delivery.state, tries.count("delivered")
 
 
 @pytest.mark.parametrize("file", STATES, ids=[file.stem for file in STATES])

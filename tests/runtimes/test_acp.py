@@ -92,10 +92,10 @@ async def test_permission_is_asked_of_a_person_and_the_edit_is_evidence(tmp_path
         shown = await task.info()
     assert (result.outcome, result.text) == (Outcome.OK, "changed")
     assert (place / "note.txt").read_text() == "new\n"
-    assert shown["evidence"]["toolCalls"] == 1
-    assert shown["evidence"]["filesTouched"] == ["note.txt"]
-    used = shown["usage"]["own"]
-    assert (used["input"], used["output"], used["usd"]) == (20, 10, None)
+    assert shown.evidence is not None
+    assert (shown.evidence.tool_calls, shown.evidence.files_touched) == (1, ("note.txt",))
+    used = shown.usage.own
+    assert (used.input, used.output, used.usd) == (20, 10, None)
 
 
 async def test_an_agent_that_gives_up_after_a_refusal_fails_with_what_was_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from clutch.core.ids import parse_task_id
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.core.policy import Limits
 from clutch.engine.actions import TaskActions
-from clutch.ports import ModelRequest, Models, OnDelta
+from clutch.ports import Delta, DeltaKind, ModelRequest, Models, OnDelta
 from clutch.surfaces.discovery import read_token
 from clutch.surfaces.http_client import GatewayClient, connect
 from tests.patience import PATIENCE_S
@@ -57,7 +57,7 @@ CALLS = {
 class Slow:
     """Answers `slow …` only when it is let go, makes the call of `CALLS`, and says everything else again.
 
-    `stubborn …` does not end when it is cancelled, but only when it is let go."""
+    `stream …` writes until it is let go. `stubborn …` does not end when it is cancelled, but only when it is let go."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -70,6 +70,13 @@ class Slow:
         self.calls.append(last)
         if last.startswith("slow"):
             await self.go.wait()
+        written = ""
+        while last.startswith("stream") and not (written and self.go.is_set()):
+            written += "word "
+            on_delta(Delta(DeltaKind.TEXT, "word "))
+            await asyncio.sleep(0.01)
+        if written:
+            return Answer(written, model="slow")
         if last.startswith("stubborn"):
             self.is_stubborn = True
             try:

@@ -319,16 +319,14 @@ class Api(Opened):
 
         name, key: the same map with the same keys resumes: what has ended is not repeated. Raises IdempotencyConflict
             for another prompt under the same name and key.
-        concurrency: how many of these tasks are under way at once; `Clutch(concurrency=…)` is the limit of all.
-        retries: further attempts of an item whose task did not end well, each a task of its own.
+        concurrency, retries: tasks under way at once, and further tasks for an item whose task did not end well.
         on_result: called with each item and its result as it ends, for example to show the progress. Items that ended
             in an earlier start are among them. An error that it raises ends the map; tasks under way continue.
         session: the parent; by default a session of the map's own, agent:main:chat:map-NAME.
         The other parameters are those of `spawn`."""
         asked = spawn_options(locals())
         handles.check_map(name, concurrency, retries)
-        given = list(items)
-        known = handles.keys_of(given, key)
+        known = handles.keys_of(given := list(items), key)
         place = session or str(ids.chat_key(MAIN, f"map-{name}"))
 
         async def spawn(at: int, attempt: int) -> Task[Any]:

@@ -74,7 +74,7 @@ class Gateway:
     async def ended(self, task_id: str) -> TaskResult[Any]:
         ended = await self._waiting.end_of(task_number(task_id))
         value = None if ended.value is None else json.loads(ended.value)
-        return TaskResult(ended.outcome, ended.text, ended.error, value, ended.files)
+        return TaskResult(ended.outcome, ended.text, ended.error, value, ended.files, task_id)
 
     async def known(self, task_id: str) -> Known:
         number = task_number(task_id)

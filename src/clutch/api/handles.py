@@ -9,7 +9,6 @@ import inspect
 import re
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -20,9 +19,9 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Literal, NamedTuple, Protocol
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self
 
 from typing_extensions import TypeVar
 
@@ -30,18 +29,21 @@ from clutch.api import actions
 from clutch.api.actions import ActionBody, Answering, ApiAction, B, InThread
 from clutch.api.reads import Filter
 from clutch.api.spawn import OnFullWord
+from clutch.api.task_info import TaskInfo, Why, read_object
 from clutch.api.views import Object
 from clutch.contain import BackgroundTasks, contained
 from clutch.core import ids
 from clutch.core.attachments import StoredFile
 from clutch.core.messages import Usage
-from clutch.core.model import Outcome
+from clutch.core.model import Outcome, TaskStatus
 from clutch.core.questions import QuestionKind
-from clutch.errors import InvalidInput, StoreError
+from clutch.errors import InvalidInput, StoreError, TaskFailed
 from clutch.logs import logger
 
 V = TypeVar("V", default=Any)
 
+TEXT = "assistant:text"
+NEW_TEXT = frozenset({"tool:start", "lifecycle:start"})  #: what follows is not the rest of the text before
 LAST_EVENTS = frozenset({"lifecycle:end", "lifecycle:error"})
 LAST_EVENT_S = 1.0  #: its end may be known a moment before the event of it comes
 
@@ -57,11 +59,18 @@ class TaskResult(Generic[V]):
     error: str | None
     value: V | None = None  #: the structured output, if it was asked for (`output_schema`, `output_type`)
     files: tuple[StoredFile, ...] = ()  #: files of the result; `Task.read_file` returns their contents
+    task_id: str = ""
 
     @property
     def is_ok(self) -> bool:
         """Whether the outcome is `ok`."""
         return self.outcome is Outcome.OK
+
+    def raise_for_outcome(self) -> Self:
+        """Return this result if the outcome is `ok`. Raises TaskFailed naming the task, the outcome and the reason."""
+        if not self.is_ok:
+            raise TaskFailed(self.task_id, self.outcome.value, self.error)
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +84,11 @@ class KillResult:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question.
+    """Something that happened in a task or a main agent.
 
-    `task_id`: None = of a main agent. `data`: the text of assistant:…, the tool of tool:start and tool:end, the error
-    of lifecycle:error, the `Usage` of usage. `seq`: its place among what the run tells, or in the timeline of its
+    `name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question. `task_id`: None
+    for a main agent. `data`: the text of assistant:…, the tool of tool:start and tool:end, the error of
+    lifecycle:error, the `Usage` of usage. `seq`: its place among what the run tells, or in the timeline of its
     task."""
 
     name: str
@@ -156,7 +166,7 @@ class Task(Generic[V]):
             ended = await self._backend.ended(self.id)
         if self._read is None or ended.value is None:
             return ended
-        return TaskResult(ended.outcome, ended.text, ended.error, self._read(ended.value), ended.files)
+        return replace(ended, value=self._read(ended.value))
 
     def on_done(self, call: Callable[[TaskResult[V]], Awaitable[None] | None]) -> None:
         """Call `call` with the result when the task ends, if this program still runs then; at once if it has ended."""
@@ -172,7 +182,7 @@ class Task(Generic[V]):
         except Exception:  # the program's own function; the other callbacks must still run
             log.exception("Callback of on_done for %s failed", self.id)
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the events of the task from now on, until it ends."""
         loop, heard = asyncio.get_running_loop(), asyncio.Queue[Event | None]()
         async with BackgroundTasks() as tasks:
@@ -192,25 +202,51 @@ class Task(Generic[V]):
                 if event.task_id == self.id:
                     heard.put_nowait(event)
 
-    async def info(self) -> Object:
-        """Return the task as every surface shows it: phase, usage, delivery, plan, evidence."""
-        return await self._backend.info(self.id)
+    async def stream(self) -> AsyncGenerator[str, None]:
+        """Yield the text of the task as the model writes it, from now on, until the task ends.
 
-    async def why(self) -> Object:
-        """Explain the status: `timeline`, `deliveries`, and in `stuck` what blocks the task."""
-        return await self._backend.why(self.id)
+        A task that has ended, or whose model does not stream, yields its final text in one piece."""
+        is_written = False
+        if not await self.done():
+            async with aclosing(self.events()) as events:
+                async for event in events:
+                    if event.name == TEXT and isinstance(event.data, str):
+                        is_written = True
+                        yield event.data
+                    elif event.name in NEW_TEXT:
+                        is_written = False
+        ended = await self.result()
+        if ended.text and not is_written:
+            yield ended.text
+
+    async def status(self) -> TaskStatus:
+        """Return the status that every surface shows: "queued", "running", "needs approval", "done" …"""
+        return (await self.info()).status
+
+    async def done(self) -> bool:
+        """Return whether the task has ended, with any outcome."""
+        return (await self.info()).outcome is not None
+
+    async def info(self) -> TaskInfo:
+        """Return the task as every surface shows it: status, usage, delivery, plan, evidence."""
+        return read_object(TaskInfo, await self._backend.info(self.id))
+
+    async def why(self) -> Why:
+        """Explain the status: the timeline, the delivery attempts, and what blocks the task."""
+        return read_object(Why, await self._backend.why(self.id))
 
     async def read_file(self, name: str) -> bytes:
         """Return a file of the result, as long as it is kept. Raises NotFound."""
         return await self._backend.read_file(self.id, name)
 
     async def kill(self, reason: str = "killed") -> KillResult:
-        """Kill the task and all tasks below it. A tool that outlives `worker.toolGrace` is in `still_stopping`.
+        """Kill the task and all tasks below it, and report what stopped, what is still stopping and what had finished.
 
-        Raises StoreError when the kill could not be saved: nothing was killed then."""
+        A tool that outlives `worker.toolGrace` is in `still_stopping`. Raises StoreError only if the kill could not be
+        saved; a kill that is saved never raises."""
         report = await self._act(actions.KILL, actions.Killing(reason=reason))
         if report["notStopped"]:
-            raise StoreError(f"not stopped: {report['notStopped'][0]['why']}")
+            raise StoreError(f"kill of {self.id}: {report['notStopped'][0]['why']}")
         return KillResult(
             tuple(report["stopped"]),
             tuple(one["taskId"] for one in report["stillStopping"]),
@@ -296,7 +332,7 @@ async def gather(*tasks: Task[V]) -> list[TaskResult[V]]:
     return list(await asyncio.gather(*(task.result() for task in tasks)))
 
 
-async def as_completed(tasks: Iterable[Task[V]]) -> AsyncIterator[tuple[Task[V], TaskResult[V]]]:
+async def as_completed(tasks: Iterable[Task[V]]) -> AsyncGenerator[tuple[Task[V], TaskResult[V]], None]:
     """Yield each task with its result, as they end. Raises InvalidInput."""
     check_tasks(tasks := list(tasks), Task)
     ended: asyncio.Queue[Task[V]] = asyncio.Queue()

@@ -329,7 +329,7 @@ class Unsent(TypedDict):
     triedAt: Moment | None
 
 
-class Why(TypedDict):
+class WhyObject(TypedDict):
     task: TaskObject
     timeline: list[Happened]
     deliveries: list[Attempt]
@@ -338,7 +338,7 @@ class Why(TypedDict):
     text: str
 
 
-class WhyDocument(Why):
+class WhyDocument(WhyObject):
     schema: str
     ok: bool
 

@@ -129,9 +129,11 @@ class TaskActions:
                 while self._silent(waits):
                     await changes.until(changes.next_change)
         silent = self._silent(waits)
-        dead = (
-            await services.lives.dead([one.worker_id for one in silent]) if silent and services.lives else []
-        )
+        dead: list[int] = []
+        if silent and services.lives is not None:
+            # The kill is committed: a lost connection leaves open only whether their process is dead.
+            with contextlib.suppress(StoreError):
+                dead = await services.lives.dead([one.worker_id for one in silent])
         return {one.task_id: ELSEWHERE for one in silent if one.worker_id not in dead}
 
     def _silent(self, held: Sequence[Held]) -> list[Held]:

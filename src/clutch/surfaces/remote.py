@@ -314,4 +314,5 @@ def _known(task: Object) -> Known:
 
 def _result(task: Object, result: Object) -> TaskResult[Any]:
     files = tuple(StoredFile(one["name"], one["bytes"], one["sha256"]) for one in result["files"])
-    return TaskResult(Outcome(result["outcome"]), result["text"], task["error"], result["value"], files)
+    outcome, error = Outcome(result["outcome"]), task["error"]
+    return TaskResult(outcome, result["text"], error, result["value"], files, task["taskId"])

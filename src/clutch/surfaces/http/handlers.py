@@ -99,7 +99,7 @@ async def task_transcript(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Mess
     return Reply(await ask.app.read(reads.transcript, ask.who, ask.target, ask.query.after, ask.query.limit))
 
 
-@route("GET", "/v1/tasks/{target}/why", tool="why", answer=objects.Why)
+@route("GET", "/v1/tasks/{target}/why", tool="why", answer=objects.WhyObject)
 async def why(ask: Ask) -> Reply[objects.WhyDocument]:
     """Explain the status of a task: its timeline, its delivery attempts, and what blocks it."""
     return Reply(await ask.app.read(reads.why, ask.who, ask.target, True, ask.app.state))
