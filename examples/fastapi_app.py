@@ -89,9 +89,8 @@ async def stream(task: Annotated[Task, Depends(found)]) -> StreamingResponse:
     """Server-Sent Events: `text` for each piece as the model writes it, then one `done` with the whole result."""
 
     async def events() -> AsyncIterator[str]:
-        async for event in task.events():
-            if event.name == "assistant:text":
-                yield f"event: text\ndata: {json.dumps(event.data)}\n\n"
+        async for text in task.stream():
+            yield f"event: text\ndata: {json.dumps(text)}\n\n"
         result = await task
         yield f"event: done\ndata: {json.dumps({'outcome': result.outcome, 'text': result.text})}\n\n"
 

@@ -62,8 +62,8 @@ async def main() -> None:
         # Merge. The child gets the findings as JSON and returns one report.
         listed = "\n".join(sorted(finding.model_dump_json() for finding in findings))
         merging = await c.spawn(f"Merge these findings into one report:\n{listed}", output_type=Report)
-        report = (await merging).value
-        assert report is not None
+        report = (await merging).raise_for_outcome().value
+        assert report is not None  # a task with an output_type ends well only with a value
         print(f"report: {report.summary}")
         for finding in report.findings:
             print(f"  {finding.confidence} % {finding.claim} [{finding.source}]")
