@@ -341,7 +341,7 @@ async def test_a_client_says_what_it_is_and_what_it_cannot_be(
             """Four."""
             return 4
 
-        with pytest.raises(StateDirectoryInUse, match=r"bring along: @c\.tool"):
+        with pytest.raises(StateDirectoryInUse, match=r"brings @c\.tool, which the owner"):
             async with mine:
                 raise AssertionError
 

@@ -138,6 +138,11 @@ def _unloaded(claim: Claim, home: Path) -> Iterator[OperatorNotice]:
 
 #: Workers of one server start together: the first has the directory a moment before it can be asked for anything.
 OWNER_START_S = 5.0
+OWN_FUNCTIONS = (
+    "This program brings {names}, which the owner of {state} cannot call. Share a database that several processes own"
+    ' together, each with its functions: Clutch(database="postgresql://…"). Or give each process a state directory of'
+    " its own. Or register the functions in the process that owns it and connect without them: Clutch.connect(state)"
+)
 OWNER_PAUSE_S = 0.05
 
 
@@ -306,13 +311,12 @@ class Clutch(Api):
         return found
 
     async def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
-        """Functions do not travel: what this program brought along would never be called by the other one."""
-        within_s = 0.0 if self._embedded or self._brought else OWNER_START_S
-        if self._embedded or not await _is_served(self._home, within_s):
+        """Raises StateDirectoryInUse where this program has functions of its own: the owner could not call them."""
+        if self._brought and not self._embedded:
+            own = OWN_FUNCTIONS.format(names=", ".join(sorted(self._brought)), state=self._home)
+            raise StateDirectoryInUse(f"{error}. {own}", error.remedy) from error
+        if self._embedded or not await _is_served(self._home, OWNER_START_S):
             raise error
-        if self._brought:
-            brought = ", ".join(sorted(self._brought))
-            raise StateDirectoryInUse(f"{error}. As its client this program cannot bring along: {brought}")
 
     async def _elsewhere(self, stack: AsyncExitStack) -> Backend:
         from clutch.surfaces.remote import RemoteBackend
