@@ -13,6 +13,7 @@ from clutch.core.model import Outcome, Phase
 from clutch.store import dialect
 from clutch.store.dialect import Dialect, statement_text
 from clutch.store.transaction import Tx
+from clutch.transactions import workers
 from clutch.transactions.read import lists, tasks, why
 from clutch.transactions.read.lists import TaskFilter
 
@@ -30,6 +31,9 @@ def store() -> apsw.Connection:
         " expects_completion, has_cleanup, seq, phase, reason, generation, delivery, delivery_reason, attempts, plan,"
         " plan_round, created_at) VALUES(5, 1, 1, 1, 0, 'i', 'l', 't', '{}', 0, 1, 0, 1, 'running', '', 1, 'none', '',"
         " 0, 'none', 0, 1.0)"
+    )
+    connection.execute(
+        "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(1, 100.0, 'h', 1, 'v', 0.0)"
     )
     return connection
 
@@ -50,12 +54,19 @@ def plans(store: apsw.Connection, transaction: Tx[Any]) -> Iterator[str]:
 
 def scans(steps: Iterator[str]) -> list[str]:
     """Of a growing table from end to end; an index that holds only what is alive is no such thing."""
-    small = ("tasks_untold", "tasks_alive", "tasks_undelivered", "sessions_owner")
+    small = (
+        "tasks_untold",
+        "tasks_alive",
+        "tasks_undelivered",
+        "sessions_owner",
+        "runs_crashed",
+        "inbox_new",
+    )
     walked = ("tasks_finished",)  # in its order, until the page is full
     words = [
         step
         for step in steps
-        if step.startswith("SCAN") and step.split()[1] in (*GROWING, "u", "t", "s", "e")
+        if step.startswith("SCAN") and step.split()[1] in (*GROWING, "u", "t", "s", "e", "r")
     ]
     return [step for step in words if not any(index in step for index in (*small, *walked))]
 
@@ -78,6 +89,8 @@ def scans(steps: Iterator[str]) -> list[str]:
         lists.result(0.0, 5),
         lists.transcript(0.0, 5),
         why.why(0.0, 5),
+        workers.peek(0.0, 1),
+        workers.claim(0.0, 1, 8),
     ],
     ids=lambda transaction: transaction.__name__,
 )

@@ -211,9 +211,10 @@ def claim(
 def _suspects(crashes: int) -> Tx[tuple[Suspect, ...]]:
     """None nearly always: `runs_crashed` holds only open runs that were executing at a death of their process."""
     rows = yield (
-        "SELECT s.id, s.owner, s.due, s.lane FROM runs r JOIN sessions s ON s.run_id = r.id"
-        " WHERE r.crashes > 0 AND r.ended_at IS NULL AND r.crashes >= ? AND r.progress_head = s.head"
-        " ORDER BY s.due, s.id",
+        # CROSS: SQLite then keeps the order, and does not go through all sessions instead.
+        "SELECT s.id, s.owner, s.due, s.lane FROM runs r CROSS JOIN sessions s WHERE s.id = r.session_id"
+        " AND s.run_id = r.id AND r.crashes > 0 AND r.ended_at IS NULL AND r.crashes >= ?"
+        " AND r.progress_head = s.head ORDER BY s.due, s.id",
         (crashes,),
     )
     return tuple(Suspect(*row) for row in rows)
