@@ -3,7 +3,7 @@
 # demo, trust, bench, scenarios, house and words is their JSON summary. Afterwards the command itself is .venv/bin/clutch.
 #
 #   make setup                        .venv from the hashed lock file, Clutch itself editable
-#   make check                        format, lint, types, import rules, docs
+#   make check                        format, lint, types, import rules, docs, words
 #   make test       [ARGS=...]        all tests, in parallel; ARGS goes to pytest
 #   make test-fast  [ARGS=...]        core, transactions and store on SQLite: the tests to run after each edit
 #   make test-lowest                  the tests of what talks to libraries, with the lowest versions allowed
@@ -42,7 +42,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock"
 
-.PHONY: setup check check-format check-lint check-types check-imports check-docs
+.PHONY: setup check check-format check-lint check-types check-imports check-docs check-words
 .PHONY: test test-fast test-lowest docs demo trust bench scenarios house words audit release sbom fmt picture lock help clean
 .DEFAULT_GOAL := check
 
@@ -87,8 +87,8 @@ browser:
 pooler:
 	$(call provide,pgbouncer,pgbouncer,NO POOLER: the tests of connection poolers are skipped: install PgBouncer)
 
-# Five targets, so that `make -k check` shows all that is wrong at once.
-check: check-format check-lint check-types check-imports check-docs
+# Six targets, so that `make -k check` shows all that is wrong at once.
+check: check-format check-lint check-types check-imports check-docs check-words
 
 check-format: $(STAMP)
 	@$(BIN)/ruff format --check $(CODE)
@@ -111,6 +111,9 @@ SITE ?= build/site
 docs: $(STAMP)
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --nitpicky --fresh-env --doctree-dir build/pages docs $(SITE)
 	@echo "The documentation is in $(SITE)/index.html" >&2
+
+check-words: $(STAMP)
+	@$(BIN)/python -m tests.words >/dev/null
 
 # A worker takes over tests of another that has more left, so that none is idle at the end.
 PYTEST_PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal

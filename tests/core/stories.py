@@ -121,7 +121,7 @@ def every_event(at: float, generation: int = 1) -> tuple[ev.Event, ...]:
         delivered(at, generation),
         refused(at, generation),
         refused(at, generation, is_permanent=True),
-        ev.Unheard(at, generation),
+        ev.Unconfirmed(at, generation),
         ev.Deferred(at, Reason.BUSY, generation),
         ev.Read(at, generation),
         ev.RequesterGone(at, generation),

@@ -328,7 +328,7 @@ def test_unfinished_task_is_not_started_again(name: str) -> None:
 @pytest.mark.parametrize("how", [Reason.RETRY, Reason.CONTINUE])
 @pytest.mark.parametrize(
     "late",
-    [delivered(11), refused(12), ev.Unheard(11, 1), ev.RequesterKilled(11, 1), ev.RequesterGone(11, 1)],
+    [delivered(11), refused(12), ev.Unconfirmed(11, 1), ev.RequesterKilled(11, 1), ev.RequesterGone(11, 1)],
 )
 def test_what_becomes_of_an_overtaken_letter_does_not_touch_the_new_run(how: Reason, late: ev.Event) -> None:
     again = announcing().then(ev.Again(10, how))

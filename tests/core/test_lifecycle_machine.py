@@ -205,7 +205,7 @@ class LifeOfATask(RuleBasedStateMachine):
         after = self.task
         assert after.generation - before.generation in (0, 1)
         if (
-            isinstance(event, ev.Delivered | ev.DeliveryFailed | ev.Unheard)
+            isinstance(event, ev.Delivered | ev.DeliveryFailed | ev.Unconfirmed)
             and event.generation != before.generation
         ):
             assert after == before, "a letter of another generation"

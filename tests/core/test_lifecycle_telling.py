@@ -163,12 +163,12 @@ def test_dropped_letter_is_recorded_as_undelivered() -> None:
 
 
 def test_sent_and_not_answered_is_neither_told_nor_to_be_told_again() -> None:
-    story = announcing().then(ev.Unheard(9, 1))
+    story = announcing().then(ev.Unconfirmed(9, 1))
     assert (story.phase, story.task.delivery, story.task.attempts) == (Phase.COMPLETED, Delivery.UNSURE, 0)
     assert story.then(refused(10), ev.Redelivered(12)).task == story.task
     sent_again = story.then(delivered(11))  # an operator sent the message again, and its channel took it
     assert (sent_again.phase, sent_again.task.delivery) == (Phase.COMPLETED, Delivery.DELIVERED)
-    assert announcing().then(ev.Unheard(9, 2)).phase is Phase.ANNOUNCING
+    assert announcing().then(ev.Unconfirmed(9, 2)).phase is Phase.ANNOUNCING
 
 
 @pytest.mark.scenario(109)

@@ -125,6 +125,6 @@ async def test_text_that_not_every_database_can_hold_is_refused_whole(
 
 
 async def test_foreign_braces_and_unknown_words_are_noticed(store: Store) -> None:
-    with pytest.raises(KeyError, match="unheard"):
-        await store.tx(1, t.write, "SELECT 1 {unheard}")
+    with pytest.raises(KeyError, match="unknown"):
+        await store.tx(1, t.write, "SELECT 1 {unknown}")
     assert await store.tx(1, t.write, "SELECT '{}'") == [("{}",)]

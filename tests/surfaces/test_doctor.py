@@ -94,10 +94,10 @@ def test_what_others_could_read_is_found_and_mended(tmp_path: Path) -> None:
 
 def test_a_loop_that_missed_three_rounds_fails() -> None:
     now = output.now()
-    beats = {"sweeper": now - 179, "courier tty": now - 181}
+    beats = {"sweeper": now - 179, "outbox tty": now - 181}
     said = {name: {"at": output.moment_of(at), "everySeconds": 60.0} for name, at in beats.items()}
     found = {check.id: check.is_ok for check in doctor.of_pulses(Path("/else"), said)}
-    assert found == {"sweeper": True, "courier tty": False}
+    assert found == {"sweeper": True, "outbox tty": False}
     (late,) = (check.remedy for check in doctor.of_pulses(Path("/else"), said) if not check.is_ok)
     assert late == "stop the gateway and start it again: clutch serve --state /else"
 

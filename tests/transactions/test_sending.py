@@ -123,7 +123,7 @@ async def test_permanent_error_of_the_channel_is_a_dead_letter_at_once(world: Wo
 
 async def test_send_without_an_answer_is_unsure_and_never_repeated(world: World, sender: int) -> None:
     task, parcel = await sent(world, sender)
-    await world.db.tx(task, delivery.unheard, world.policy, world.worker, parcel, "cut")
+    await world.db.tx(task, delivery.unconfirmed, world.policy, world.worker, parcel, "cut")
     state = await world.task(task)
     assert (state.phase, state.delivery, state.delivery_reason, state.detail) == (
         Phase.COMPLETED,
@@ -145,7 +145,7 @@ async def test_send_without_an_answer_is_unsure_and_never_repeated(world: World,
 
 async def test_unsure_message_is_sent_again_when_an_operator_says_so(world: World, sender: int) -> None:
     task, parcel = await sent(world, sender)
-    await world.db.tx(task, delivery.unheard, world.policy, world.worker, parcel, "cut")
+    await world.db.tx(task, delivery.unconfirmed, world.policy, world.worker, parcel, "cut")
     decision = (world.policy, parcel.id, "operator")
     await world.db.alone(delivery.resend, *decision)
     with pytest.raises(NotPossible, match="needs no decision"):
@@ -161,7 +161,7 @@ async def test_unsure_message_is_sent_again_when_an_operator_says_so(world: Worl
 
 async def test_unsure_message_is_dismissed_once(world: World, sender: int) -> None:
     task, parcel = await sent(world, sender)
-    await world.db.tx(task, delivery.unheard, world.policy, world.worker, parcel, "cut")
+    await world.db.tx(task, delivery.unconfirmed, world.policy, world.worker, parcel, "cut")
     decision = (world.policy, parcel.id, "operator")
     await world.db.alone(delivery.dismiss, *decision)
     assert await world.db.read(unsent) == []
@@ -188,7 +188,7 @@ async def test_whoever_lost_the_parcel_has_no_say_about_the_task(world: World, s
     task, parcel = await sent(world, sender)
     for outcome in (delivery.failed, delivery.refused):
         await world.db.tx(task, outcome, world.policy, world.worker + 1, parcel, "late news")
-    await world.db.tx(task, delivery.unheard, world.policy, world.worker + 1, parcel, "cut")
+    await world.db.tx(task, delivery.unconfirmed, world.policy, world.worker + 1, parcel, "cut")
     await world.db.tx(task, delivery.done, world.policy, world.worker + 1, parcel, None)
     assert (await world.task(task)).delivery is Delivery.WAITING
     assert await world.trace(task) == []

@@ -62,6 +62,9 @@ KEPT: Final = (
         "room in the plain sense: free capacity",
     ),
     Kept(r"children settled|nobody came back", "reasons as the tables store them"),
+    Kept(r"in (?:your|their) own words", "plain English in an instruction to a model"),
+    Kept(r"(?:completes?|replaces?) the last word", "the word before the cursor"),
+    Kept(r"needs_me", "a machine-readable name: a hook, and a value of `notify`"),
     Kept(r"wall clock", "the clock of a machine"),
     Kept(r"time\.sleep|asyncio\.sleep", "names of Python"),
 )

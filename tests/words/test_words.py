@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,3 +92,18 @@ def test_the_line_of_figures() -> None:
         "banned": ["a.py:1: 'told' (write: delivered, pending delivery)"],
         "states": [*TaskStatus, *DeliveryStatus],
     }
+
+
+def test_the_product_speaks_plainly() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.words"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=strings.ROOT,
+    )
+    line = json.loads(ended.stdout.splitlines()[-1])
+    assert line["banned"] == []
+    assert ended.returncode == 0
+    assert line["strings"] > 5000
+    assert line["pages"] > 30

@@ -47,7 +47,7 @@ PUT_AWAY = frozenset({Phase.CLEANUP_PENDING})
 class Until(StrEnum):
     ENDED = "ended"  #: the task has its outcome
     DELIVERED = "delivered"  #: ... and its result was delivered, or could not be
-    SETTLED = "settled"  #: ... and nothing is left to do anywhere below it
+    SETTLED = "settled"  #: ... and all work below it is finished
 
 
 # ---- what an action is given -------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Actions:
         self._tasks = TaskActions(services)
 
     async def kill(self, call: ActionCall[Killing]) -> objects.KilledObject:
-        """Stop a task and everything below it for good. Its result is never told."""
+        """Stop a task and all of its descendants. Its result is never delivered."""
         caller, reason = call.caller, call.body.reason
         if call.target == ALL_TASKS:
             root = reads.own_root(reads.standpoint(caller))
@@ -186,7 +186,7 @@ class Actions:
         return {"changed": views.ids(await self._tasks.pause(call.caller, await self._number(call)))}
 
     async def resume(self, call: ActionCall[ActionBody]) -> objects.Changed:
-        """A paused task and everything below it go on."""
+        """Resume a paused task and all of its descendants."""
         return {"changed": views.ids(await self._tasks.resume(call.caller, await self._number(call)))}
 
     async def retry(self, call: ActionCall[MaybeWords]) -> objects.Spawned:

@@ -115,7 +115,7 @@ class Opened:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Told of no error: a task group would wrap it, and it is the caller's own.
+        # It gets no error: a task group would wrap it, and it is the caller's own.
         await self._stack.__aexit__(None, None, None)
 
     def _close(self) -> None:
@@ -239,7 +239,7 @@ class Api(Opened):
         attachments: files by name, which the child reads as /task/in/NAME.
         idempotency_key: the same key returns the same task, never a duplicate; other arguments under it are an error.
         session: the main or chat session that is the parent.
-        on_full: what to do at a limit that has room again by itself (children, descendants, retained): "queue" waits,
+        on_full: what to do at a limit that frees a place by itself (children, descendants, retained): "queue" waits,
             first come, first served; "reject" raises SpawnRefused. Cancelled while it waits, it leaves nothing."""
         wanted, read = _wanted(locals())
         got = accepted(await self._backend.spawn(wanted, session, on_full))
@@ -444,5 +444,5 @@ class Api(Opened):
         return await self._backend.reply(session)
 
     async def wait_idle(self, *, session: str = MAIN_SESSION) -> None:
-        """Wait until nothing is left to do for this session or anywhere below it."""
+        """Wait until this session and all sessions below it are idle."""
         await self._backend.wait_idle(session)

@@ -142,7 +142,7 @@ class Feed:
         self._roots: dict[int, int] = {}
         self._fresh: dict[Key, list[FeedEvent]] = {}  #: of this moment
         self._telling: deque[tuple[FeedWatcher, FeedBatch]] = deque()
-        self._heard = BusWatcher()  #: what the runs of this process have told, and is not published yet
+        self._heard = BusWatcher()  #: what the runs of this process have reported, and is not published yet
 
     @property
     def _is_shared(self) -> bool:
@@ -252,7 +252,7 @@ class Feed:
             self._seen.popitem(last=False)
 
     def _publish_told(self, end: Moment, news: FeedEvent, later: Page) -> None:
-        """Publish what a run has told before the line of its end. It told all of it before that line was committed."""
+        """Publish what a run has reported before the line of its end, which is committed after all of it."""
         task_id, next_run = end.cursor.task_id, None
         if any(one.cursor.task_id == task_id and one.name == RUN_START for one, _ in later):
             # The task works again. What its new run tells comes after the line of that start.

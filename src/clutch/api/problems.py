@@ -83,7 +83,7 @@ class Problem(ClutchError):
         for name, value in (("field", self.field), ("rule", self.rule)):
             if value is not None:
                 said[name] = visible(value, ECHO_CHARS_MAX)
-        if self.remedy is not None:  # our own words: half a command does not run
+        if self.remedy is not None:  # our own text: half a command does not run
             said["remedy"] = self.remedy
         if self.candidates:
             said["candidates"] = [visible(one, ECHO_CHARS_MAX) for one in self.candidates]

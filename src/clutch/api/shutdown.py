@@ -108,9 +108,9 @@ class Leaving:
         if not await self.working():
             self.stop("drained")
         elif self._deadline is not None and time.monotonic() >= self._deadline:
-            self.stop("not drained in time: what is left goes on at the next start")
+            self.stop("not drained in time: what is left resumes at the next start")
 
     async def _look_idle(self, idle_s: float) -> None:
         services = self._clutch.services
         if not await services.db.read(workers.is_anything, sorted(services.channels)):
-            self.stop(f"nothing to do, and nobody has asked anything for {idle_s:.0f} s")
+            self.stop(f"no work and no request for {idle_s:.0f} s")

@@ -102,7 +102,7 @@ def snake(name: str) -> str:
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
-#: These have room again when a child ends or its result is delivered. The others stay full until a user acts.
+#: These free a place when a child ends or its result is delivered. The others stay full until a user acts.
 FREED_BY_TIME = frozenset(KEY + name for name in ("maxChildrenPerAgent", "maxDescendants", "maxRetained"))
 Try: TypeAlias = Callable[[], Awaitable[list[Spawned]]]
 OnFullWord: TypeAlias = Literal["queue", "reject"]
@@ -233,7 +233,7 @@ class Spawns:
         ask = self._in_line if waits else self._ask
         got = await ask(requester, order)
         if isinstance(got, SpawnRefusal) and self._has_room_later(got):
-            configured = str(policy.defaults.subagents.on_full)  # a later try may find room
+            configured = str(policy.defaults.subagents.on_full)  # a later try may find a place
             got = replace(got, limit={**got.limit, "hasRoomLater": True, "onFull": configured})
         return order, got
 
@@ -267,6 +267,6 @@ class Spawns:
 
 
 def _frees_up(refused: SpawnRefusal, limits: Limits) -> bool:
-    """Whether a full limit has room again by itself. One that evicts nothing needs a user to remove a record."""
+    """Whether a full limit frees a place by itself. One that evicts nothing needs a user to remove a record."""
     key = refused.limit.get("key")
     return key in FREED_BY_TIME and (limits.evicts_delivered or key != f"{KEY}maxRetained")

@@ -21,7 +21,7 @@ from clutch.transactions.read import tasks, transcripts
 from clutch.transactions.read.inbox import waiting_items
 from clutch.transactions.read.tasks import TaskEnd
 
-CLOSED = "this Clutch is closed; its tasks go on at the next start, and `get` finds them by their id"
+CLOSED = "this Clutch is closed; its tasks resume at the next start, and `get` finds them by their id"
 PAUSE_S = 0.01  # between two looks: under load hints come with every commit
 
 
@@ -85,7 +85,7 @@ class TaskWaiter:
 # not simply taken in their order: the letter knows which turn has read it.
 
 ANSWER_PAUSE_S = 0.05  # between two looks: under load every commit is a change
-STOPPING = "the gateway stops, and the agent goes on with the next one; ask again with the same key"
+STOPPING = "the gateway stops, and the agent resumes with the next one; ask again with the same key"
 NEEDS_YOU = "{text}\n\n(This waits for your decision: `clutch inbox`, or POST /v1/inbox/{id})"
 
 

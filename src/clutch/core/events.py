@@ -167,7 +167,7 @@ class DeliveryFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unheard:
+class Unconfirmed:
     """The result was sent to a channel, and its arrival is not known. A second send could deliver it twice."""
 
     at: float
@@ -312,7 +312,7 @@ Event = (
     | Deferred
     | Read
     | DeliveryFailed
-    | Unheard
+    | Unconfirmed
     | RequesterGone
     | RequesterBack
     | RequesterKilled

@@ -87,7 +87,7 @@ TRANSITIONS: Mapping[tuple[Phase, type[ev.Event]], Handler] = {
     (Phase.ENDING, ev.SessionEnded): delivery.session_ended_at_work,
     #
     (Phase.ANNOUNCING, ev.Delivered): delivery.delivered,
-    (Phase.ANNOUNCING, ev.Unheard): delivery.unheard,
+    (Phase.ANNOUNCING, ev.Unconfirmed): delivery.unconfirmed,
     (Phase.ANNOUNCING, ev.Deferred): delivery.deferred,
     (Phase.ANNOUNCING, ev.Read): delivery.read,
     (Phase.ANNOUNCING, ev.DeliveryFailed): delivery.delivery_failed,
@@ -107,7 +107,7 @@ TRANSITIONS: Mapping[tuple[Phase, type[ev.Event]], Handler] = {
     (Phase.ANNOUNCE_DEFERRED, ev.Orphaned): run.orphaned_while_deferred,
     (Phase.ANNOUNCE_DEFERRED, ev.Again): run.again_before_delivery,
     (Phase.ANNOUNCE_DEFERRED, ev.Delivered): delivery.delivered,
-    (Phase.ANNOUNCE_DEFERRED, ev.Unheard): delivery.unheard,
+    (Phase.ANNOUNCE_DEFERRED, ev.Unconfirmed): delivery.unconfirmed,
     (Phase.ANNOUNCE_DEFERRED, ev.RequesterBack): delivery.requester_back,
     (Phase.ANNOUNCE_DEFERRED, ev.RequesterKilled): delivery.requester_killed,
     (Phase.ANNOUNCE_DEFERRED, ev.Abandoned): delivery.abandoned,

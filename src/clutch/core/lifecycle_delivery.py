@@ -77,7 +77,7 @@ def delivered_after_all(story: Story, event: ev.Delivered) -> None:
         clean_up(story)
 
 
-def unheard(story: Story, event: ev.Unheard) -> None:
+def unconfirmed(story: Story, event: ev.Unconfirmed) -> None:
     if event.generation == story.task.generation and has_letter(story.task):
         clean(story, Reason.UNSURE, event.why, delivery=Delivery.UNSURE, delivery_reason=Reason.UNSURE)
 

@@ -91,7 +91,7 @@ class OutboxSender:
         """One send may take as long as its timeout, and a pass is many sends."""
         services = self.worker.services
         services.pulses.beat(
-            f"courier {self.name}", self.worker.clock.now(), services.policy.announcing.send_timeout_s
+            f"outbox {self.name}", self.worker.clock.now(), services.policy.announcing.send_timeout_s
         )
 
     async def _free(self) -> None:
@@ -137,7 +137,7 @@ class OutboxSender:
             self._warn(parcel, "not sent", _said(error))
         except asyncio.CancelledError:
             try:
-                await services.db.tx(keys, delivery.unheard, *known, STOPPED)
+                await services.db.tx(keys, delivery.unconfirmed, *known, STOPPED)
             except (
                 StoreError
             ) as error:  # it may be why everything ends: the cancellation must not be lost for it
@@ -155,7 +155,7 @@ class OutboxSender:
     async def _unsure(
         self, keys: tuple[int, ...], known: tuple[Policy, int, OutboxMessage], why: str
     ) -> None:
-        await self.worker.services.db.tx(keys, delivery.unheard, *known, why)
+        await self.worker.services.db.tx(keys, delivery.unconfirmed, *known, why)
         self._warn(known[2], "may not have arrived", why)
 
     def _late(self) -> str:

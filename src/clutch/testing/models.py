@@ -45,7 +45,7 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
-        """Record the request and return the next answer of the script."""
+        """Record the request and return the next answer of its script."""
         self.requests.append(request)
         said = self._next(request)
         if isinstance(said, ModelError):

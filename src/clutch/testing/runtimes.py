@@ -7,7 +7,7 @@ Each check runs the real engine on a memory database and gives the runtime comma
 behind the runtime under test must obey them; `obey` does so for a plain function:
 
     clutch-test: echo WORDS       its final text is WORDS
-    clutch-test: stream A B C     it says A, then B, then C, and its last word is all of them
+    clutch-test: stream A B C     it says A, then B, then C, and its final text is all of them
     clutch-test: fail WORDS       it raises an error with these words
     clutch-test: wait             it works until it is cancelled
 

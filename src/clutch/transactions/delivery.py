@@ -377,7 +377,7 @@ def refused(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, e
         yield from _refused(now, policy, parcel, error, is_permanent=True)
 
 
-def unheard(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
+def unconfirmed(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
     """Sent, without an answer. After a second send the user might read it twice."""
     if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.UNSURE, why)):
         yield from _told(now, policy, parcel, unsure=f"{parcel.channel}: {why}"[:REASON_CHARS_MAX])
@@ -481,7 +481,7 @@ def _told(now: float, policy: Policy, parcel: OutboxMessage, *, unsure: str | No
     event = (
         ev.Delivered(now, Path.DIRECT, parcel.generation)
         if unsure is None
-        else ev.Unheard(now, parcel.generation, unsure)
+        else ev.Unconfirmed(now, parcel.generation, unsure)
     )
     (task,) = yield from tasks.record_senders(now, policy, {parcel.task_id: event})
     # A person may read what was given up: it is delivered then, and no turn delivers it again.

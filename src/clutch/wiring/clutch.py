@@ -254,7 +254,7 @@ class Clutch(Api):
         return cls(state=state, embedded=False)
 
     async def _open(self, stack: AsyncExitStack) -> Backend:
-        """Here or elsewhere: decided now, and nobody asks again."""
+        """Decide once whether this process or another one has the engine."""
         if self._embedded is False:
             return await self._elsewhere(stack)
         try:
@@ -334,7 +334,7 @@ class Clutch(Api):
         return backend
 
     async def _serve(self, stack: AsyncExitStack, gateway: Gateway) -> None:
-        """A door that nobody asked for by its number is no reason to stop."""
+        """A port that was not asked for by its number is no reason to stop."""
         try:
             claim = await stack.enter_async_context(
                 serving(gateway, self._home, self.listening, self._loaded())

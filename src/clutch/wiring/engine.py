@@ -318,7 +318,7 @@ def _heartbeats(settings: Settings) -> Iterator[str]:
         if beat is None or beat.target in (LAST, NO_TARGET):
             continue
         if (channel := delivery.from_text(beat.target).channel) not in known:
-            yield f"agent {name!r}, heartbeat.target: there is no channels.{channel}, so nobody would hear it"
+            yield f"agent {name!r}, heartbeat.target: there is no channels.{channel}, so its replies have no receiver"
 
 
 def offline_model(latency: Callable[[ModelRequest], float] = watchable_latency) -> Models:

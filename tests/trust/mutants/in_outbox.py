@@ -14,8 +14,8 @@ from tests.trust.mutants.mutant import CRASHES, STORMS, Mutant, mutant_of
 from tests.trust.mutants.statements import reworded, tampered
 
 
-def _sends_again(unheard: Any) -> tuple[Any, ...]:
-    @wraps(unheard)
+def _sends_again(unconfirmed: Any) -> tuple[Any, ...]:
+    @wraps(unconfirmed)
     def bug(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
         yield from delivery.failed(now, policy, worker_id, parcel, why)
 
@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     mutant_of(
         "sent_again_after_silence",
-        "delivery.unheard",
+        "delivery.unconfirmed",
         "N12 N34",
         STORMS,
         _sends_again,

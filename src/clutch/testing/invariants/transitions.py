@@ -153,17 +153,17 @@ def _given_back_whole(change: Change, context: CheckContext) -> Iterator[str]:
             yield f"task {after.id} became {task.outcome}"
 
 
-@invariant("N12", frozenset({"unheard"}), "a message that may have been read is not sent again")
+@invariant("N12", frozenset({"unconfirmed"}), "a message that may have been read is not sent again")
 def _not_sent_again(change: Change, context: CheckContext) -> Iterator[str]:
     for made in change.made:
         # Otherwise another process owns it.
-        if made.name == "unheard" and ("outbox", made.args[2].id) in made.written:
+        if made.name == "unconfirmed" and ("outbox", made.args[2].id) in made.written:
             rows = context.disk.query("SELECT due, owner, done_at FROM outbox WHERE id = ?", made.args[2].id)
             if rows[0][0] is not None:
                 yield f"parcel {made.args[2].key} is due again: {rows}"
 
 
-_SENDING = frozenset({"unheard", "failed", "claim", "free", "bury", "leave", "begin"})
+_SENDING = frozenset({"unconfirmed", "failed", "claim", "free", "bury", "leave", "begin"})
 
 
 @invariant("N34", _SENDING, "a message with an unsure outcome is neither due nor being sent")
