@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
@@ -319,6 +320,19 @@ def kill(
             now, policy.announcing, session, task._replace(error=reason), task.result, nonce, late=False
         )
     return KillReport(tuple(stopped), () if is_live else (task_id,), held=held)
+
+
+def would_stop(now: float, task_ids: Sequence[int]) -> Tx[KillReport]:
+    """Return what a kill of these tasks would stop: they and all below them whose session is open. A read."""
+    del now
+    rows = yield (
+        "WITH RECURSIVE below(id) AS (SELECT id FROM sessions WHERE id {any}"
+        " UNION SELECT s.id FROM sessions s JOIN below b ON s.parent_id = b.id)"
+        " SELECT s.id, s.closed FROM below b JOIN sessions s ON s.id = b.id ORDER BY s.depth, s.id",
+        (list(task_ids),),
+    )
+    open_ids = tuple(int(number) for number, closed in rows if not closed)
+    return KillReport(open_ids, tuple(one for one in task_ids if one not in open_ids))
 
 
 def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -> Tx[StopReport]:

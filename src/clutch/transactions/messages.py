@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
 
 from clutch.core import events as ev
 from clutch.core import ids, messages, session_tools
@@ -129,6 +131,38 @@ def heard(now: float, idem: str) -> Tx[str | None]:
         if isinstance(answer, Answer) and answer.text.strip():
             return answer.text
     return None
+
+
+class ReceiptState(StrEnum):
+    SENT = "sent"
+    SEEN = "seen"  #: the task has read it
+    ACTED = "acted on"  #: the model has answered after it read it
+
+
+class Receipt(NamedTuple):
+    state: ReceiptState
+    step: int | None = None
+
+    @property
+    def text(self) -> str:
+        return self.state.value if self.step is None else f"{self.state} at step {self.step}"
+
+
+def receipt(now: float, task_id: int, key: str) -> Tx[Receipt]:
+    """Return what became of a message or an instruction that was sent under this key. A read. Raises NotFound."""
+    del now
+    rows = yield (
+        "SELECT i.taken_seq - s.base, (SELECT MIN(m.seq) - s.base FROM messages m WHERE m.session_id = i.session_id"
+        " AND m.seq > i.taken_seq AND m.kind = 'answer') FROM inbox i JOIN sessions s ON s.id = i.session_id"
+        " WHERE i.idem IN (?, ?)",
+        (f"send:{task_id}:{key}", f"steer:{task_id}:{key}"),
+    )
+    if not rows:
+        raise NotFound(f"no message was sent to {ids.task_id(task_id)} under the key {key[:40]!r}")
+    seen, acted = rows[0]
+    if acted is not None:
+        return Receipt(ReceiptState.ACTED, int(acted))
+    return Receipt(ReceiptState.SENT) if seen is None else Receipt(ReceiptState.SEEN, int(seen))
 
 
 def decide(

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from clutch.core import ids
+from clutch.core.activity import FAILED
 from clutch.core.attachments import handed
 from clutch.core.model import NEEDS_USER, REASONS, UNTOLD, Delivery, Outcome, Phase, TaskStatus
 from clutch.core.questions import QuestionKind
@@ -37,6 +38,20 @@ PAGE_MAX = 200  # messages
 _MOMENT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,17})?(e[+-]?[0-9]{1,3})?")
 
 
+class ListState(StrEnum):
+    """A part of a list that the user asked for."""
+
+    ACTIVE = "active"
+    ATTENTION = "attention"  #: a user must decide before it resumes
+    FINISHED = "finished"
+    FAILED = "failed"  #: finished without a result that counts
+    UNDELIVERED = "undelivered"
+
+
+_ALIVE_STATES = frozenset({None, ListState.ACTIVE, ListState.ATTENTION})
+_ENDED_STATES = frozenset({None, ListState.FINISHED, ListState.FAILED, ListState.UNDELIVERED})
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
     """None and False: no condition. `ended_after`: leaves out archived tasks, and delivered ones that ended before."""
@@ -48,6 +63,9 @@ class TaskFilter:
     label: str | None = None
     is_undelivered: bool = False
     ended_after: float | None = None
+    state: ListState | None = None
+    agent: str | None = None
+    text: str | None = None  #: in its label, its task or its result, or its id
 
 
 EVERYTHING = TaskFilter()
@@ -77,12 +95,15 @@ def task_page(
     if not 1 <= limit <= LIMIT_MAX:
         raise InvalidInput("limit", f"must be from 1 to {LIMIT_MAX}")
     group, place = (PageSection.UNDELIVERED, None) if cursor is None else _place(cursor)
-    waiting, active = ([], []) if cursor is not None else (yield from _alive(wanted))
+    waiting, active = list[int](), list[int]()
+    if cursor is None and wanted.state in _ALIVE_STATES:
+        waiting, active = yield from _alive(wanted)
+        active = [] if wanted.state is ListState.ATTENTION else active
     undelivered, finished, after = list[int](), list[int](), None
-    if group is PageSection.UNDELIVERED:
+    if group is PageSection.UNDELIVERED and wanted.state in _ENDED_STATES:
         undelivered, after = yield from _ended(wanted, group, place, limit)
         place = None
-    if after is None:
+    if after is None and wanted.state in _ENDED_STATES - {ListState.UNDELIVERED}:
         room = max(0, limit - len(waiting) - len(undelivered) - len(active))
         finished, after = yield from _ended(wanted, PageSection.FINISHED, place, room)
     order = [*waiting, *undelivered, *active, *finished]
@@ -187,10 +208,28 @@ def _pairs(wanted: TaskFilter) -> Iterator[tuple[str, tuple[Any, ...]]]:
         yield "outcome = ?", (wanted.outcome.value,)
     if wanted.label is not None:
         yield "label = ?", (wanted.label,)
-    if wanted.is_undelivered:
+    if wanted.is_undelivered or wanted.state is ListState.UNDELIVERED:
         yield "delivery = 'undelivered'", ()
+    if wanted.state is ListState.FAILED:
+        yield f"outcome IN ({', '.join('?' * len(FAILED))})", tuple(sorted(FAILED))
+    if wanted.agent is not None:
+        yield "id IN (SELECT s.id FROM sessions s WHERE s.agent_id = ?)", (wanted.agent,)
+    if wanted.text is not None:
+        yield _TEXT, (*[_pattern(wanted.text)] * 3, ids.parse_task_id(wanted.text) or 0)
     if wanted.ended_after is not None:
         yield _STILL_SHOWN, (wanted.ended_after,)
+
+
+#: The database lowers both sides: it need not agree with Python on what a capital letter is.
+_TEXT = (
+    "(LOWER(label) LIKE LOWER(?) ESCAPE '!' OR LOWER(task) LIKE LOWER(?) ESCAPE '!'"
+    " OR LOWER(COALESCE(result, '')) LIKE LOWER(?) ESCAPE '!' OR id = ?)"
+)
+
+
+def _pattern(text: str) -> str:
+    """Return the text as a pattern of LIKE in which no character has a meaning of its own."""
+    return f"%{text.replace('!', '!!').replace('%', '!%').replace('_', '!_')}%"
 
 
 #: Three indexes, so that years of finished work cost nothing. (Without ALL, SQLite merges three scans.)
@@ -205,7 +244,8 @@ _STILL_SHOWN = (
 
 
 def summary(now: float, wanted: TaskFilter = EVERYTHING) -> Tx[PhaseCounts]:
-    where, values = _conditions(wanted)
+    """Count the tasks in each state. `wanted.state` narrows a list and not these counts, which are shown beside it."""
+    where, values = _conditions(replace(wanted, state=None))
     rows = yield (
         "SELECT phase, CASE WHEN phase = 'paused' THEN reason ELSE '' END AS why, outcome, delivery,"  # noqa: S608
         f" {open_question('tasks')} AS asked, COUNT(*)"

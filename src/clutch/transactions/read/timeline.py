@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clutch.core import ids
+from clutch.core import activity, ids
+from clutch.core.activity import Activity, Change, Segment, phase_activity, transcript_activity
 from clutch.core.budget import CallState
-from clutch.core.model import Outcome, Phase, Reason, reason_text
+from clutch.core.model import REASONS, Outcome, Phase, Reason, reason_text
+from clutch.core.views import TaskView
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
 
@@ -142,3 +145,29 @@ def held(now: float, pid: int) -> Tx[int]:
     del now
     rows = yield "SELECT COUNT(*) FROM sessions s JOIN workers w ON w.id = s.owner WHERE w.pid = ?", (pid,)
     return int(rows[0][0])
+
+
+# --------------------------------------------------------------------------------------------------
+# The bars of a list: what the time of each task went into
+
+
+def segments(now: float, views: Sequence[TaskView]) -> Tx[dict[int, list[Segment]]]:
+    """Return the segments of each task. One statement, however many tasks there are."""
+    numbers = [view.task_id for view in views]
+    rows = yield (
+        "SELECT task_id, at, 1 AS is_move, to_phase, reason, seq FROM events WHERE task_id {any}"
+        " AND from_phase <> to_phase UNION ALL SELECT session_id, at, 0, kind, '', seq FROM messages"
+        " WHERE session_id {any} ORDER BY 1, 2, 3, 6",
+        (numbers, numbers),
+    )
+    changes: dict[int, list[Change]] = {
+        view.task_id: [Change(view.created_at, Activity.QUEUED)] for view in views
+    }
+    phase: dict[int, str] = {}
+    for task_id, at, is_move, word, reason, _ in rows:
+        if is_move:
+            phase[task_id] = word
+            changes[task_id].append(Change(at, phase_activity(Phase(word), REASONS[reason])))
+        elif phase.get(task_id) == Phase.RUNNING:
+            changes[task_id].append(Change(at, transcript_activity(word)))
+    return {view.task_id: activity.segments(view.created_at, now, changes[view.task_id]) for view in views}
