@@ -28,7 +28,7 @@ from benchmarks.load_watchers import key
 from benchmarks.machine import cpu_s, resident_kb, waited_s
 from benchmarks.places import Place
 from benchmarks.report import Report, Row, at_most, percentile, say
-from clutch.surfaces.discovery import read_token
+from clutch.surfaces.discovery import read_private
 
 WATCHERS: Final = 500
 SECONDS: Final = 600.0
@@ -145,7 +145,7 @@ async def _line(process: Process) -> str:
 
 
 async def _lean(seen: Seen, load: Load, url: str, state: Path, pid: int) -> None:
-    client = Client(url, read_token(state / "token"))
+    client = Client(url, read_private(state / "token"))
     for root in range(load.roots):  # so that there is something to watch
         await client.ask("POST", f"/v1/sessions/{key(root)}/messages", {"text": "hello"})
     told = ("--state", str(state), "--url", url)

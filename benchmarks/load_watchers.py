@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from clutch.surfaces.discovery import read_token
+from clutch.surfaces.discovery import read_private
 
 ENDINGS: Final = (b"event: lifecycle:end", b"event: lifecycle:error")
 SAID: Final = b": here\n\n"  #: the first words of a stream
@@ -103,5 +103,5 @@ if __name__ == "__main__":
     parser.add_argument("--watchers", type=int, required=True)
     parser.add_argument("--roots", type=int, required=True)
     given = parser.parse_args()
-    seen = watch(given.url, read_token(given.state / "token"), given.watchers, given.roots)
+    seen = watch(given.url, read_private(given.state / "token"), given.watchers, given.roots)
     print(json.dumps({"events": seen.events, "dropped": seen.dropped}), flush=True)

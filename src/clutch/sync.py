@@ -163,9 +163,10 @@ class Task(Generic[V]):
         """Return a file of the result, as long as it is kept. Raises NotFound."""
         return self._loop.run(self._task.read_file(name))
 
-    def kill(self, reason: str = "killed") -> KillResult:
-        """Kill the task and all tasks below it, and return what stopped and what is still stopping."""
-        return self._loop.run(self._task.kill(reason))
+    def kill(self, reason: str = "killed", *, dry_run: bool = False) -> KillResult:
+        """Kill the task and all tasks below it, and return what stopped and what is still stopping. `dry_run`: return
+        what would stop, and stop nothing."""
+        return self._loop.run(self._task.kill(reason, dry_run=dry_run))
 
     def steer(self, text: str) -> None:
         """Replace what the task does now by a new instruction. Raises NotPossible for a finished task."""

@@ -66,6 +66,8 @@ FIELDS = [
     "status",
     "doingNow",
     "doingSince",
+    "group",
+    "activity",
     "phase",
     "reason",
     "outcome",

@@ -14,7 +14,7 @@ import pytest
 
 from clutch.core.policy import Serving
 from clutch.surfaces.discovery import rotate_token
-from clutch.surfaces.http.auth import Browsers
+from clutch.surfaces.http.browser import Browsers
 from tests.patience import PATIENCE_S
 from tests.policies import QUICK
 from tests.surfaces.served import Served, served, write_token
@@ -63,7 +63,7 @@ def test_a_cookie_is_not_changed_for_another_one(db: Served) -> None:
 
 def test_s5_a_code_is_good_for_half_a_minute() -> None:
     now = [0.0]
-    browsers = Browsers(Serving(), lambda: now[0])
+    browsers = Browsers(Serving(), now=lambda: now[0])
     early, late = browsers.code("token"), browsers.code("token")
     now[0] = 29.0
     assert browsers.redeemed(early) == "token"

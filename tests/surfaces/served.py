@@ -21,7 +21,7 @@ from clutch.core.messages import Answer, Call, Input, Results
 from clutch.core.policy import Limits
 from clutch.engine.actions import TaskActions
 from clutch.ports import Delta, DeltaKind, ModelRequest, Models, OnDelta
-from clutch.surfaces.discovery import read_token
+from clutch.surfaces.discovery import read_private
 from clutch.surfaces.http_client import GatewayClient, connect
 from tests.patience import PATIENCE_S
 from tests.policies import QUICK
@@ -121,7 +121,7 @@ class Served:
 
     @property
     def token(self) -> str:
-        return read_token(self.home / "token")
+        return read_private(self.home / "token")
 
     def run(self, ask: Coroutine[Any, Any, T]) -> T:
         """Inside the process that owns the state."""

@@ -29,7 +29,7 @@ from clutch.engine.services import Services
 from clutch.engine.task_files import Sweeper
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
-from clutch.transactions import messages, retention
+from clutch.transactions import control, messages, retention
 from clutch.transactions.read import status, tasks
 from clutch.transactions.read.inbox import is_asking
 
@@ -84,6 +84,7 @@ class ActionBody:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killing(ActionBody):
     reason: str = "killed"
+    dry_run: bool = False  #: list what would stop, and stop nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +161,16 @@ class Actions:
         self._tasks = TaskActions(services)
 
     async def kill(self, call: ActionCall[Killing]) -> objects.KilledObject:
-        """Stop a task and all of its descendants. Its result is never delivered."""
+        """Stop a task and all of its descendants. Its result is never delivered. `dryRun` only lists what would stop."""
         caller, reason = call.caller, call.body.reason
         if call.target == ALL_TASKS:
             root = reads.own_root(reads.standpoint(caller))
             alive = await self._services.db.read(status.alive, root)
+            if call.body.dry_run:
+                return views.killed(await self._services.db.read(control.would_stop, alive))
             return views.killed(await self._tasks.kill_all(caller, alive, reason))
+        if call.body.dry_run:
+            return views.killed(await self._services.db.read(control.would_stop, [await self._number(call)]))
         return views.killed(await self._tasks.kill(caller, await self._number(call), reason))
 
     async def steer(self, call: ActionCall[Words]) -> objects.SteeredObject:

@@ -239,12 +239,13 @@ class Task(Generic[V]):
         """Return a file of the result, as long as it is kept. Raises NotFound."""
         return await self._backend.read_file(self.id, name)
 
-    async def kill(self, reason: str = "killed") -> KillResult:
+    async def kill(self, reason: str = "killed", *, dry_run: bool = False) -> KillResult:
         """Kill the task and all tasks below it, and report what stopped, what is still stopping and what had finished.
+        `dry_run`: report what would stop, and stop nothing.
 
         A tool that outlives `worker.toolGrace` is in `still_stopping`. Raises StoreError only if the kill could not be
         saved; a kill that is saved never raises."""
-        report = await self._act(actions.KILL, actions.Killing(reason=reason))
+        report = await self._act(actions.KILL, actions.Killing(reason=reason, dry_run=dry_run))
         if report["notStopped"]:
             raise StoreError(f"kill of {self.id}: {report['notStopped'][0]['why']}")
         return KillResult(

@@ -8,68 +8,29 @@ time. A class whose noun the rules use already ends in `Object`; its schema is p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from clutch.core.diagnosis import Gate
-from clutch.core.model import Delivery, DeliveryStatus, Outcome, Path, Phase, TaskStatus, Thinking
-from clutch.core.spawn import Context, Mode
+from clutch.api.schema import (
+    ActivityName,
+    ContextName,
+    DeliveryName,
+    DeliveryStatusName,
+    GateName,
+    GroupName,
+    MaybeText,
+    ModeName,
+    OutcomeName,
+    PathName,
+    PhaseName,
+    SchemaNote,
+    StatusName,
+    ThinkingName,
+)
 
 Money: TypeAlias = str | None  #: a decimal; None = not known
 Moment: TypeAlias = str  #: RFC 3339, UTC
-
-
-class EnumText:
-    """Marks a text that is a value of an enum: its schema refers to the enum."""
-
-    def __init__(self, values: type[StrEnum]) -> None:
-        self._values = values
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return handler.generate_schema(self._values)
-
-
-class SchemaNote:
-    """Adds keywords, such as `description`, to the schema of a field."""
-
-    def __init__(self, **keywords: Any) -> None:
-        self._keywords = keywords
-
-    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        return {**handler(core), **self._keywords}
-
-
-PhaseName: TypeAlias = Annotated[str, EnumText(Phase)]
-StatusName: TypeAlias = Annotated[str, EnumText(TaskStatus)]
-DeliveryStatusName: TypeAlias = Annotated[str, EnumText(DeliveryStatus)]
-OutcomeName: TypeAlias = Annotated[str, EnumText(Outcome)]
-DeliveryName: TypeAlias = Annotated[str, EnumText(Delivery)]
-PathName: TypeAlias = Annotated[str, EnumText(Path)]
-GateName: TypeAlias = Annotated[str, EnumText(Gate)]
-ThinkingName: TypeAlias = Annotated[str, EnumText(Thinking)]
-ModeName: TypeAlias = Annotated[str, EnumText(Mode)]
-ContextName: TypeAlias = Annotated[str, EnumText(Context)]
-#: A text that is left out when there is none.
-MaybeText: TypeAlias = Annotated[str | None, SchemaNote(default=None)]
-
-
-# ---- errors ------------------------------------------------------------------------------------------
-
-
-class SaidObject(TypedDict):
-    code: str
-    message: str
-    field: NotRequired[MaybeText]
-    rule: NotRequired[MaybeText]
-    remedy: NotRequired[MaybeText]
-    candidates: NotRequired[Annotated[list[str], SchemaNote(default=[])]]
-    retryAfterSeconds: NotRequired[Annotated[float | None, SchemaNote(default=None)]]
-
-
-class ProblemAnswer(TypedDict):
-    error: SaidObject
 
 
 # ---- one task ----------------------------------------------------------------------------------------
@@ -138,6 +99,12 @@ class Children(TypedDict):
     total: int
 
 
+class SegmentObject(TypedDict):
+    activity: ActivityName
+    start: float  #: seconds since the task was created
+    end: float | None  #: null: it lasts
+
+
 class TaskObject(TypedDict):
     taskId: str
     runId: str | None
@@ -152,6 +119,8 @@ class TaskObject(TypedDict):
     status: StatusName  #: the state that every surface shows
     doingNow: str  #: one line, never empty: `thinking · step 4`, `waiting for 3 of 8 subagents`, an error
     doingSince: Moment | None  #: when that began; surfaces show the time since then beside it
+    group: GroupName  #: who has to act
+    activity: ActivityName | None  #: null: nothing any more
     phase: PhaseName
     reason: str | None
     outcome: OutcomeName | None
@@ -201,9 +170,13 @@ class SummaryObject(TypedDict):
     text: str  #: the counts in one line, without those that are zero
 
 
+class ListedTask(TaskObject):
+    segments: NotRequired[list[SegmentObject]]  #: what its time went into; with `include=segments`
+
+
 class TaskList(TypedDict):
     cursor: str  #: where the stream of events continues after this page
-    tasks: list[TaskObject]
+    tasks: list[ListedTask]
     summary: SummaryObject
     next: str | None
 
@@ -415,6 +388,16 @@ class HealthDocument(Health):
     pulses: dict[str, Any]
 
 
+class Overview(TypedDict):
+    """The event `overview` of a stream with `include=overview`."""
+
+    summary: SummaryObject
+    inbox: list[str]  #: id and hash of each item
+    problems: list[HealthNotice]
+    model: str | None
+    isDemo: bool
+
+
 class Swept(TypedDict):
     dryRun: bool
     archived: list[str]
@@ -553,6 +536,12 @@ class SteeredObject(TypedDict):
 class Sent(TypedDict):
     status: Literal["ok", "accepted", "timeout"]
     reply: NotRequired[MaybeText]
+
+
+class ReceiptObject(TypedDict):
+    status: Literal["sent", "seen", "acted on"]
+    step: int | None  #: at which the task read the message
+    text: str
 
 
 class Changed(TypedDict):

@@ -7,7 +7,7 @@ is found only among what that caller may see.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from clutch.api import views
 from clutch.core import ids
@@ -19,7 +19,7 @@ from clutch.store.transaction import Tx
 from clutch.transactions.read import lists, targets, timeline
 from clutch.transactions.read import tasks as tasks_tx
 from clutch.transactions.read.inbox import item, unread_replies, unsent, waiting_items
-from clutch.transactions.read.lists import PAGE_MAX, TaskFilter
+from clutch.transactions.read.lists import PAGE_MAX, ListState, TaskFilter
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class Filter:
     label: str | None = None
     undelivered: bool = False
     recent_minutes: float | None = None
+    state: ListState | None = None
+    agent: str | None = None
+    text: str | None = None
+    include: Literal["segments"] | None = None
     limit: int = 50
     cursor: str | None = None
 
@@ -56,8 +60,9 @@ def outcome_named(name: str | None) -> Outcome | None:
 
 
 def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[TaskFilter]:
-    if asked.label is not None and "\0" in asked.label:
-        raise InvalidInput("label", "may not contain a NUL character")
+    for name, given in (("label", asked.label), ("agent", asked.agent), ("text", asked.text)):
+        if given is not None and "\0" in given:
+            raise InvalidInput(name, "may not contain a NUL character")
     root = None if asked.root is None else (yield from root_number(now, who, asked.root))
     return TaskFilter(
         root_id=own_root(who) if root is None else root,
@@ -69,6 +74,9 @@ def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[TaskFilter]:
         label=asked.label,
         is_undelivered=asked.undelivered,
         ended_after=None if asked.recent_minutes is None else now - 60 * asked.recent_minutes,
+        state=asked.state,
+        agent=asked.agent,
+        text=asked.text,
     )
 
 
@@ -83,7 +91,8 @@ def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[objects.TaskList]:
     place = yield from timeline.newest(now)
     page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor)
     counted = yield from lists.summary(now, wanted)
-    return views.listing(page.tasks, counted, page.next, str(place))
+    spans = None if asked.include is None else (yield from timeline.segments(now, page.tasks))
+    return views.listing(page.tasks, counted, page.next, str(place), spans)
 
 
 def task(now: float, who: Standpoint, target: str) -> Tx[objects.TaskObject]:

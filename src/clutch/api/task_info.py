@@ -120,6 +120,8 @@ class TaskInfo:
     status: TaskStatus  #: "running", "needs approval", "done" …: the state that every surface shows
     doing_now: str  #: one line, never empty: "thinking · step 4", "waiting for 3 of 8 subagents", the error
     doing_since: datetime | None
+    group: str  #: who has to act: "needs attention", "active", "undelivered", "finished"
+    activity: str | None  #: "queued", "thinking", "tool" …; None when it does nothing any more
     outcome: Outcome | None  #: None until the task has ended
     error: str | None
     error_text: str | None  #: the error in one line

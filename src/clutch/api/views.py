@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from clutch.core import ids as ids_rules
+from clutch.core.activity import Segment, activity_now, group_of
 from clutch.core.budget import Budget
 from clutch.core.questions import QuestionKind, question_status
 from clutch.core.status import delivery_status, delivery_text, doing_now, error_text, task_status
@@ -30,8 +31,9 @@ from clutch.core.views import (
 if TYPE_CHECKING:
     # Declarations are for mypy here: a command that reads without a gateway does not load them.
     from clutch.api import objects
+    from clutch.ports import OperatorNotice
     from clutch.transactions.control import KillReport
-    from clutch.transactions.messages import SteerResult
+    from clutch.transactions.messages import Receipt, SteerResult
     from clutch.transactions.read.inbox import InboxItem, UnreadReplies, UnsentMessage
     from clutch.transactions.read.tasks import By
     from clutch.transactions.read.transcripts import SessionLine
@@ -73,6 +75,8 @@ def task(view: TaskView) -> objects.TaskObject:
         "status": task_status(view).value,
         "doingNow": doing.text,
         "doingSince": moment(doing.since),
+        "group": group_of(view).value,
+        "activity": activity_now(view),
         "phase": view.phase.value,
         "reason": view.reason,
         "outcome": None if view.outcome is None else view.outcome.value,
@@ -175,15 +179,35 @@ def summary(counted: PhaseCounts) -> objects.SummaryObject:
 
 
 def listing(
-    tasks: Sequence[TaskView], counted: PhaseCounts, following: str | None, cursor: str
+    tasks: Sequence[TaskView],
+    counted: PhaseCounts,
+    following: str | None,
+    cursor: str,
+    spans: Mapping[int, Sequence[Segment]] | None = None,
 ) -> objects.TaskList:
-    """Return a page of tasks. `cursor`: where the stream of events continues after what is shown here."""
+    """Return a page of tasks. `cursor`: where the stream of events continues after what is shown here. `spans`: the
+    segments of each task, if they were asked for."""
     return {
         "cursor": cursor,
-        "tasks": [task(view) for view in tasks],
+        "tasks": [_listed(view, None if spans is None else spans[view.task_id]) for view in tasks],
         "summary": summary(counted),
         "next": following,
     }
+
+
+def _listed(view: TaskView, found: Sequence[Segment] | None) -> objects.ListedTask:
+    """Return the task; with the segments of its bar, in seconds since its creation, if they were asked for."""
+    if found is None:
+        return cast("objects.ListedTask", task(view))
+    spans: list[objects.SegmentObject] = [
+        {
+            "activity": one.activity.value,
+            "start": round(one.start, 3),
+            "end": None if one.end is None else round(one.end, 3),
+        }
+        for one in found
+    ]
+    return {**task(view), "segments": spans}
 
 
 def tree(tasks: Sequence[TaskView], root_id: int) -> objects.Tree:
@@ -247,6 +271,13 @@ def _line(line: TranscriptEntry) -> objects.Message:
     }
 
 
+def problems(found: Sequence[OperatorNotice]) -> list[objects.HealthNotice]:
+    return [
+        {"subject": one.subject, "detail": one.detail, "remedy": one.remedy, "isError": one.is_error}
+        for one in found
+    ]
+
+
 # ---- what verbs answer -------------------------------------------------------------------------------
 
 
@@ -279,6 +310,10 @@ def steered(done: SteerResult, run_id: int | None) -> objects.SteeredObject:
         "runId": None if run_id is None else ids_rules.run_id(run_id),
         "supersedes": None if done.supersedes is None else ids_rules.run_id(done.supersedes),
     }
+
+
+def receipt(found: Receipt) -> objects.ReceiptObject:
+    return {"status": found.state.value, "step": found.step, "text": found.text}
 
 
 def inbox(

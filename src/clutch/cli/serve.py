@@ -30,7 +30,7 @@ from clutch.core.text.format import visible
 from clutch.errors import ClutchError, NoGateway, extra
 from clutch.logs import logger
 from clutch.surfaces import discovery
-from clutch.surfaces.discovery import TOKEN_FILE, is_owned, may_start, read_token, rotate_token, start
+from clutch.surfaces.discovery import TOKEN_FILE, is_owned, may_start, read_private, rotate_token, start
 from clutch.surfaces.http_client import GatewayClient, connect
 
 if TYPE_CHECKING:
@@ -415,7 +415,7 @@ def token(state: Path | None, *, rotates: bool, as_json: bool) -> None:
         path = home_of(state) / TOKEN_FILE
         try:
             # Raises for a token that other users could read.
-            read_token(path)
+            read_private(path)
         except FileNotFoundError as error:
             if not rotates:
                 remedy = command_for(state, "token", "--rotate")

@@ -61,6 +61,12 @@ class BusWatcher:
             self._queue.popleft()
         return is_there
 
+    def take_every(self) -> list[Live]:
+        """Take all events that are waiting."""
+        taken = list(self._queue)
+        self._queue.clear()
+        return taken
+
     def take_all(self, session_id: int, but_run: int | None = None) -> list[Live]:
         """Take all events of a session, except those of one run."""
         taken = [one for one in self._queue if one.session_id == session_id and one.run_id != but_run]

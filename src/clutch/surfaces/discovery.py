@@ -244,8 +244,8 @@ def has_died(home: Path) -> bool:
     return (home / GATEWAY_FILE).exists() and find(home) is None
 
 
-def read_token(path: Path) -> str:
-    """Raises FileNotFoundError, UnsafeStateDirectory."""
+def read_private(path: Path) -> str:
+    """Read a file that only its owner can read. Raises FileNotFoundError, UnsafeStateDirectory."""
     with _own_file(path) as file:
         return os.pread(file, _BYTES_MAX, 0).decode("ascii", "replace").strip()
 
@@ -253,7 +253,7 @@ def read_token(path: Path) -> str:
 def ensure_token(home: Path) -> None:
     """Create the token once; the caller holds the claim."""
     try:
-        if read_token(home / TOKEN_FILE):
+        if read_private(home / TOKEN_FILE):
             return
     except FileNotFoundError:
         pass
@@ -262,13 +262,17 @@ def ensure_token(home: Path) -> None:
 
 def rotate_token(home: Path) -> None:
     """Replace the token: requests with the old one are refused, and those under way are ended."""
-    path = home / TOKEN_FILE
-    fresh = home / f".{TOKEN_FILE}.new"
+    write_private(home / TOKEN_FILE, secrets.token_urlsafe(TOKEN_BYTES))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file that only its owner can read; a reader finds the old text or the new one."""
+    fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "w") as made:
         os.fchmod(file, 0o600)
-        made.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+        made.write(f"{text}\n")
     fresh.replace(path)
 
 

@@ -115,7 +115,7 @@ def connect(home: Path) -> GatewayClient:
         raise NoGateway(f"no gateway serves {home}; start one with `{remedy}`", remedy)
     try:
         looks = typed("doctor", state=discovery.named_state(home))
-        return GatewayClient(found, discovery.read_token(home / TOKEN_FILE), remedy=looks)
+        return GatewayClient(found, discovery.read_private(home / TOKEN_FILE), remedy=looks)
     except FileNotFoundError as error:
         raise NoGateway(f"{home} has no token; stop its gateway and start it again", remedy) from error
 

@@ -7,11 +7,12 @@ library."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,13 +25,14 @@ from clutch.core.text.format import typed
 from clutch.core.validation import check, require
 from clutch.errors import GatewayInUse, InvalidInput
 from clutch.surfaces import discovery, watchdog
-from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, Address, Claim, Loaded, named_state, read_token
+from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, Address, Claim, Loaded, named_state, read_private
 
 if TYPE_CHECKING:
     from clutch.api.gateway import Gateway
 
 HERE = "127.0.0.1"
 BACKLOG = 128
+PORT, PORTS_TRIED = 25882, 50  #: C-L-U-T-C on the keys of a telephone, below the ports that systems hand out
 PORT_MAX = 65535
 _NAME = re.compile(r"[a-z0-9.:-]{1,253}", re.ASCII)
 
@@ -41,7 +43,8 @@ class ListenSettings:
 
     #: Address of this machine to listen on; 0.0.0.0 = all. Beyond loopback needs allowRemote.
     host: str = HERE
-    port: int = 0  #: Port of the gateway. 0 = any free one.
+    #: Port of the gateway. 0 = any free one. Default: 25882, or the next free one if that is taken.
+    port: int | None = None
     #: Accept connections of other machines, unencrypted: only in a trusted network or behind a TLS proxy.
     allow_remote: bool = False
     #: Host names by which the gateway may be reached, besides those of loopback.
@@ -49,7 +52,7 @@ class ListenSettings:
 
     def __post_init__(self) -> None:
         check(self)
-        require("Listening.port", f"must be between 0 and {PORT_MAX}", is_kept=self.port <= PORT_MAX)
+        require("Listening.port", f"must be between 0 and {PORT_MAX}", is_kept=(self.port or 0) <= PORT_MAX)
         try:
             ip_address(self.host)
         except ValueError as error:
@@ -97,7 +100,7 @@ class ListenSettings:
 
 def _has_token(home: Path) -> bool:
     try:
-        return bool(read_token(home / TOKEN_FILE))
+        return bool(read_private(home / TOKEN_FILE))
     except FileNotFoundError:
         return False
 
@@ -110,16 +113,29 @@ def listeners(where: ListenSettings) -> Iterator[list[socket.socket]]:
         hosts = [where.host] if wanted.is_unspecified or where.host == HERE else [HERE, where.host]
         opened: list[socket.socket] = []
         for host in hosts:
-            port = opened[0].getsockname()[1] if opened else where.port
-            opened.append(stack.enter_context(_bound(host, port)))
+            ports = [opened[0].getsockname()[1]] if opened else _ports(where)
+            opened.append(stack.enter_context(_bound(host, ports)))
         yield opened
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _ports(where: ListenSettings) -> Sequence[int]:
+    """Return the ports to try, in order. A fixed default lets a browser find the gateway again after a restart."""
+    return [*range(PORT, PORT + PORTS_TRIED), 0] if where.port is None else [where.port]
+
+
+def _bound(host: str, ports: Sequence[int]) -> socket.socket:
+    """Listen on the first of these ports that is free."""
+    *others, last = ports
+    for port in others:
+        try:
+            return _opened(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                break
     try:
-        return _opened(host, port)
+        return _opened(host, last)
     except OSError as error:
-        raise InvalidInput("port", f"{host}:{port} cannot be listened on: {error.strerror}") from error
+        raise InvalidInput("port", f"{host}:{last} cannot be listened on: {error.strerror}") from error
 
 
 def _opened(host: str, port: int) -> socket.socket:

@@ -20,7 +20,8 @@ from clutch.core.agents import MAIN
 from clutch.core.authority import OperatorCaller
 from clutch.errors import InvalidInput, MissingExtra, extra
 from clutch.surfaces.http.app import ENTRIES
-from clutch.surfaces.http.auth import CALLER, PRIVATE
+from clutch.surfaces.http.auth import CALLER
+from clutch.surfaces.http.browser import PRIVATE
 from clutch.surfaces.http.handlers import SPAWN_BYTES_MAX
 from clutch.surfaces.http.routes import (
     HEADER,

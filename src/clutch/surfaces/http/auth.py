@@ -15,15 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -33,15 +31,8 @@ from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.policy import Serving
 from clutch.core.rate_limit import Bucket
 from clutch.errors import UnsafeStateDirectory
-from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, read_token
-
-#: A browser keeps nothing.
-PRIVATE: Mapping[str, str] = {
-    "cache-control": "no-store",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
-
+from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, read_private
+from clutch.surfaces.http.browser import SESSIONS_FILE, Browsers, page
 
 # --------------------------------------------------------------------------------------------------
 # Which token gives which scopes: `token` all of them, `token.read`, `token.read+write` … what their names say.
@@ -51,7 +42,6 @@ PRIVATE: Mapping[str, str] = {
 
 OWNER_ACTOR = "person"  #: in timelines: a caller with the owner's own token
 LOOK_S = 0.5  #: a stream that was begun with a token that is gone ends within a second
-CODES_MAX, BROWSERS_MAX = 32, 100
 
 
 def callers(home: Path) -> Mapping[str, OperatorCaller]:
@@ -62,7 +52,7 @@ def callers(home: Path) -> Mapping[str, OperatorCaller]:
         if scopes is None:
             continue
         with suppress(OSError, UnsafeStateDirectory):
-            if token := read_token(home / name):
+            if token := read_private(home / name):
                 found[token] = OperatorCaller(scopes, OWNER_ACTOR if name == TOKEN_FILE else name)
     return found
 
@@ -88,7 +78,7 @@ class Tokens:
         self._files: list[str] = []
         self._looked: list[tuple[int, int]] | None = None
         self._callers: Mapping[str, OperatorCaller] = {}
-        self.browsers = Browsers(rules)
+        self.browsers = Browsers(rules, home / SESSIONS_FILE)
 
     def callers(self) -> Mapping[str, OperatorCaller]:
         """Return the callers; read again when the directory or one of its tokens has changed."""
@@ -136,94 +126,6 @@ def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
     except FileNotFoundError:
         return None
     return [(one.st_ino, one.st_ctime_ns) for one in found]
-
-
-class Browsers:
-    """One-time codes and the cookies they were exchanged for, in memory only."""
-
-    def __init__(self, rules: Serving, now: Callable[[], float] = time.monotonic) -> None:
-        self._rules, self._now = rules, now
-        self._codes: dict[str, tuple[str, float]] = {}
-        self._cookies: dict[str, tuple[str, float]] = {}
-        self._used: dict[str, str] = {}  #: codes, and what they were changed for
-
-    def code(self, token: str) -> str:
-        return _kept(self._codes, token, self._now() + self._rules.code_s, CODES_MAX)
-
-    def redeemed(self, code: str) -> str | None:
-        """Return the token of a code, once. A second use signs out the first browser: one of the two was not meant."""
-        self._cookies.pop(self._used.pop(code, ""), None)
-        return _valid(self._codes.pop(code, None), self._now())
-
-    def cookie(self, token: str, code: str | None = None) -> str:
-        made = _kept(self._cookies, token, self._now() + self._rules.browser_s, BROWSERS_MAX)
-        if code is not None:
-            _make_room(self._used, CODES_MAX)
-            self._used[code] = made
-        return made
-
-    def token_of(self, cookie: str) -> str | None:
-        return _valid(self._cookies.get(cookie), self._now())
-
-
-def _kept(known: dict[str, tuple[str, float]], token: str, until: float, most: int) -> str:
-    """Keep the token under a random name of 256 bits, which cannot be guessed."""
-    _make_room(known, most)
-    name = secrets.token_urlsafe(32)
-    known[name] = (token, until)
-    return name
-
-
-def _make_room(known: dict[str, Any], most: int) -> None:
-    """Remove the oldest entries when there are too many."""
-    while len(known) >= most:
-        del known[next(iter(known))]
-
-
-def _valid(found: tuple[str, float] | None, now: float) -> str | None:
-    return None if found is None or found[1] <= now else found[0]
-
-
-# --------------------------------------------------------------------------------------------------
-# The browser pages, of tasks and of the API: files without any data of the user, therefore served without a token.
-#
-# A page reads its data from the API with its cookie. Its content policy runs our own script only and loads nothing
-# from elsewhere, whatever a model may have written into a label.
-
-FILES = {
-    "/": ("page.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/text.js": ("text.js", "text/javascript"),
-    "/v1/docs": ("docs.html", "text/html"),
-    "/docs.css": ("docs.css", "text/css"),
-    "/docs.js": ("docs.js", "text/javascript"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-}
-HEADERS = {
-    **PRIVATE,
-    "connection": "close",  # as for every stranger
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "x-frame-options": "DENY",
-}
-
-
-def page(method: str, path: str) -> Response | None:
-    """Return a file of the page; None for all other paths."""
-    if method != "GET" or path not in FILES:
-        return None
-    name, media = FILES[path]
-    return Response(_content(name), media_type=media, headers=HEADERS)
-
-
-@cache
-def _content(name: str) -> bytes:
-    return resources.files("clutch.surfaces.web").joinpath(name).read_bytes()
 
 
 CALLER = "clutch.caller"  #: in the scope: who asks, as the server knows it
@@ -290,7 +192,7 @@ class AuthMiddleware:
                 claimed = self._tokens.browsers.redeemed(given.strip()) or ""
             case "" if cookie := cookie_parser(headers.get("cookie", "")).get(cookie_name(headers)):
                 _check_own_page(scope, headers)
-                claimed = self._tokens.browsers.token_of(cookie) or ""
+                claimed = self._tokens.browsers.token_of(cookie, self._tokens.callers()) or ""
             case _:
                 claimed = ""
         found: tuple[str, OperatorCaller] | None = None

@@ -34,7 +34,8 @@ from clutch.core.model import LetterKind
 from clutch.core.session_tools import ConversationMessage
 from clutch.core.spawn import known_agents
 from clutch.errors import ClutchError
-from clutch.surfaces.http.auth import PRIVATE, refusal
+from clutch.surfaces.http.auth import refusal
+from clutch.surfaces.http.browser import PRIVATE
 from clutch.surfaces.http.routes import AppState, Ask, Body, Reply, checked_body, route
 from clutch.transactions import idempotency
 from clutch.transactions.idempotency import Conversation

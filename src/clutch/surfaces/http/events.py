@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
@@ -13,10 +14,12 @@ from starlette.types import Scope as ASGIScope
 from clutch.api import reads
 from clutch.api.actions import ActionBody
 from clutch.api.feed import Feed, FeedBatch, FeedWatcher
-from clutch.surfaces.http.routes import WIRE, Ask, Query, route
+from clutch.surfaces.http.routes import WIRE, AppState, Ask, Query, route
 from clutch.transactions.read import timeline
 
 PING_S = 15.0
+#: A page cannot see a comment. This event lets it notice within seconds that the gateway does not answer any more.
+ALIVE_S, ALIVE = 2.0, b"event: alive\ndata: {}\n\n"
 HELD_BYTES_MAX = (
     64 * 1024
 )  #: in a connection, above what the machine takes; the rest waits once for all who wait
@@ -26,14 +29,16 @@ class EventsQuery(Query):
     after: str | None = None
     root: str | None = None
     task: str | None = None
+    include: Literal["overview"] | None = None
 
 
 class Stream(FeedWatcher):
     """A watcher with a connection of its own, of which there may be hundreds. Events are written to the connection at
     once; only when it is full, the task of the stream wakes and waits for it."""
 
-    def __init__(self, task_id: int | None, root_id: int | None) -> None:
+    def __init__(self, task_id: int | None, root_id: int | None, ping_s: float = PING_S) -> None:
         super().__init__(task_id, root_id)
+        self._ping_s = ping_s
         self.wire: asyncio.Transport | None = None
         self.is_idle = False  #: nothing else writes to the connection
         self.last: str | None = None  #: the cursor it was given last
@@ -54,7 +59,7 @@ class Stream(FeedWatcher):
         """Wait for news. False: none for a while. Closing wakes every stream."""
         self.is_idle = True
         try:
-            async with asyncio.timeout(PING_S):
+            async with asyncio.timeout(self._ping_s):
                 await self.came.wait()
         except TimeoutError:
             return False
@@ -78,18 +83,37 @@ class Streamed(StreamingResponse):
 
 @route("GET", "/v1/events", media="text/event-stream")
 async def events(ask: Ask[ActionBody, EventsQuery]) -> Response:
-    """Live events as Server-Sent Events; `Last-Event-ID`, or `after`, resumes where a connection ended."""
+    """Live events as Server-Sent Events; `Last-Event-ID`, or `after`, resumes where a connection ended.
+
+    With `include=overview` also the counts over all tasks, and `alive` every 2 s."""
     query, app = ask.query, ask.app
     after = ask.headers.get("last-event-id") or query.after
     place = None if after is None else timeline.parse(after)
     task = None if query.task is None else await app.read(reads.task_number, ask.who, query.task)
     root = None if query.root is None else await app.read(reads.root_number, ask.who, query.root)
-    watcher = Stream(task, root)
-    return Streamed(watcher, _watched(app.feed, watcher, place, app.closing))
+    if query.include is None:
+        watcher = Stream(task, root)
+        return Streamed(watcher, _watched(app.feed, watcher, place, app.closing))
+    watcher = Stream(task, root, ALIVE_S)
+    return Streamed(watcher, _with_overview(app, watcher, place))
+
+
+async def _with_overview(
+    app: AppState, watcher: Stream, place: timeline.Cursor | None
+) -> AsyncIterator[bytes]:
+    """Everything of a plain stream, and the counts of the dashboard whenever they change."""
+    with app.overviews.watching(watcher):
+        yield await app.overviews.current()
+        async for written in _watched(app.feed, watcher, place, app.closing, ALIVE):
+            yield written
 
 
 async def _watched(
-    feed: Feed, watcher: Stream, place: timeline.Cursor | None, closing: asyncio.Event
+    feed: Feed,
+    watcher: Stream,
+    place: timeline.Cursor | None,
+    closing: asyncio.Event,
+    ping: bytes = b": ping\n\n",
 ) -> AsyncIterator[bytes]:
     async with feed.watching(watcher) as joined:
         watcher.last = str(joined.place)
@@ -104,7 +128,7 @@ async def _watched(
                 watcher.last = told.cursor or watcher.last
                 yield told.written
             if not watcher.waiting and not await watcher.comes():
-                yield b": ping\n\n"
+                yield ping
     if watcher.is_behind:
         yield f"event: gap\ndata: {json.dumps({'cursor': watcher.last})}\n\n".encode()
 

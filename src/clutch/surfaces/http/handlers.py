@@ -36,9 +36,9 @@ from clutch.core.policy import Policy
 from clutch.errors import DiskFull, Forbidden, InvalidInput
 from clutch.surfaces.http.auth import BROWSER_PATH, cookie_name
 from clutch.surfaces.http.routes import Ask, Body, PageQuery, Query, Reply, action_route, route
-from clutch.transactions import delivery, idempotency, workers
+from clutch.transactions import delivery, idempotency, messages, workers
 from clutch.transactions.read import tasks, transcripts
-from clutch.transactions.read.lists import LIMIT_MAX
+from clutch.transactions.read.lists import LIMIT_MAX, ListState
 from clutch.transactions.read.tasks import By
 from clutch.transactions.workers import Working
 
@@ -53,6 +53,10 @@ class ListQuery(Query):
     label: str | None = None
     undelivered: bool = False
     recent_minutes: Annotated[float | None, Field(alias="recentMinutes", ge=0)] = None
+    state: ListState | None = None
+    agent: str | None = None
+    text: Annotated[str | None, Field(min_length=1, max_length=200)] = None
+    include: Literal["segments"] | None = None
     limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 50
     cursor: str | None = None
     numbered: bool = False  #: from now on `#1` is the first of these for this caller
@@ -124,6 +128,13 @@ async def file(ask: Ask) -> Reply[objects.FileContent]:
 async def result(ask: Ask) -> Reply[objects.ResultObject]:
     """What a task that has ended said last; `value` if a form was asked for, and the files it hands over."""
     return Reply(await ask.app.read(reads.result, ask.who, ask.target))
+
+
+@route("GET", "/v1/tasks/{target}/messages/{message}")
+async def receipt(ask: Ask) -> Reply[objects.ReceiptObject]:
+    """What became of a message that was sent with this `Idempotency-Key`: sent, seen at a step, or acted on."""
+    number = await ask.app.read(reads.task_number, ask.who, ask.target)
+    return Reply(views.receipt(await ask.app.read(messages.receipt, number, ask.path["message"])))
 
 
 @route("GET", "/v1/tasks/{target}/wait", tool="wait")
@@ -295,10 +306,7 @@ async def healthy(ask: Ask) -> Reply[objects.HealthDocument]:
             "queued": found.queued,
             "undelivered": found.undelivered,
             "model": None if services.check_model is None else services.policy.model_of(MAIN),
-            "problems": [
-                {"subject": one.subject, "detail": one.detail, "remedy": one.remedy, "isError": one.is_error}
-                for one in services.problems()
-            ],
+            "problems": views.problems(services.problems()),
             "pulses": {
                 name: {"at": views.moment(beat.at), "everySeconds": beat.period_s}
                 for name, beat in services.pulses.beats.items()
@@ -434,7 +442,7 @@ async def let_in(ask: Ask) -> Response:
 
 
 ENTRIES = (
-    list_tasks, one, tree, task_transcript, why, replay, file, result, wait,
+    list_tasks, one, tree, task_transcript, why, replay, file, result, receipt, wait,
     list_sessions, session_transcript, delete, say, in_thread, hear, halt, command, notify, wake, settled,
     openapi, healthy, usage, agents, sweep, stop, drain, code, let_in,
 )  # fmt: skip

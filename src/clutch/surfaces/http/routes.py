@@ -32,6 +32,7 @@ from typing_extensions import TypeVar, Unpack
 from clutch.api import objects, reads
 from clutch.api.actions import ActionBody, ActionCall, Actions, ApiAction, check_key
 from clutch.api.feed import Feed
+from clutch.api.overview import Overviews
 from clutch.api.problems import Problem, problem_of
 from clutch.api.reads import standpoint
 from clutch.core.authority import OperatorCaller, Scope
@@ -39,7 +40,8 @@ from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.errors import ClutchError, InvalidInput
 from clutch.logs import logger
 from clutch.store.transaction import TxFunction
-from clutch.surfaces.http.auth import CALLER, PRIVATE, TOKEN, Browsers, refusal
+from clutch.surfaces.http.auth import CALLER, TOKEN, refusal
+from clutch.surfaces.http.browser import PRIVATE, Browsers
 from clutch.transactions import idempotency
 from clutch.transactions.read.lists import PAGE_MAX
 from clutch.transactions.read.targets import Standpoint
@@ -55,8 +57,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core.core_schema import TypedDictSchema
 
 from clutch import __version__
-from clutch.api.objects import ProblemAnswer
 from clutch.api.problems import STATUS
+from clutch.api.schema import ProblemAnswer
 
 # --------------------------------------------------------------------------------------------------
 # What a caller may send, strictly: an unknown field, a text where a number belongs, or half a JSON is an error.
@@ -174,6 +176,7 @@ class AppState:
     feed: Feed
     closing: asyncio.Event
     browsers: Browsers
+    overviews: Overviews
     state: str | None = None  #: as printed commands name the state directory; None: they need not
 
     @property

@@ -17,6 +17,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clutch.api.feed import Feed
+from clutch.api.overview import Overviews
 from clutch.surfaces.discovery import named_state
 from clutch.surfaces.http.app import make_app
 from clutch.surfaces.http.auth import Tokens
@@ -81,7 +82,8 @@ def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
 async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
     """Answer requests until it is cancelled."""
     tokens = Tokens(home, gateway.services.policy.serving)
-    app = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, named_state(home))
+    overviews = Overviews(gateway)
+    app = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, overviews, named_state(home))
     mcp = Mount(app)
     served = make_app(app, tokens, mcp, names)
     server = Server(_config(served))
@@ -94,6 +96,7 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(app.feed.run())
+            group.create_task(overviews.run())
             group.create_task(mcp.run())
             group.create_task(tokens.watch())
     finally:

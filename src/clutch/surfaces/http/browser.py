@@ -1,0 +1,150 @@
+"""Browsers: the files of the dashboard, one-time codes, and the sessions that the codes were exchanged for.
+
+A session outlives the gateway, so that an open page reconnects by itself after a restart. The state directory keeps
+only digests: its file opens nothing for a reader, and a session is valid only as long as the token behind it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+
+from clutch.core.policy import Serving
+from clutch.errors import UnsafeStateDirectory
+from clutch.surfaces.discovery import read_private, write_private
+
+#: A browser keeps nothing.
+PRIVATE = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
+SESSIONS_FILE = "browsers.json"
+CODES_MAX, SESSIONS_MAX = 32, 100
+
+
+class BrowserSession(NamedTuple):
+    """`token`: the digest of the token it was opened with. `until`: a moment of the wall clock."""
+
+    token: str
+    until: float
+
+
+class Browsers:
+    """`file`: where sessions are kept; None: in memory only."""
+
+    def __init__(
+        self, rules: Serving, file: Path | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self._rules, self._file, self._now = rules, file, now
+        self._codes: dict[str, tuple[str, float]] = {}
+        self._used: dict[str, str] = {}  #: codes, and the digest of the cookie they were changed for
+        self._sessions = _read(file)
+
+    def code(self, token: str) -> str:
+        _make_room(self._codes, CODES_MAX)
+        made = secrets.token_urlsafe(32)
+        self._codes[made] = (token, self._now() + self._rules.code_s)
+        return made
+
+    def redeemed(self, code: str) -> str | None:
+        """Return the token of a code, once. A second use signs out the first browser: one of the two was not meant."""
+        if self._sessions.pop(self._used.pop(code, ""), None) is not None:
+            self._save()
+        token, until = self._codes.pop(code, ("", 0.0))
+        return token if until > self._now() else None
+
+    def cookie(self, token: str, code: str | None = None) -> str:
+        """Open a session and return its cookie, 256 random bits."""
+        self._sessions = {name: one for name, one in self._sessions.items() if one.until > self._now()}
+        _make_room(self._sessions, SESSIONS_MAX)
+        made = secrets.token_urlsafe(32)
+        self._sessions[_digest(made)] = BrowserSession(_digest(token), self._now() + self._rules.browser_s)
+        if code is not None:
+            _make_room(self._used, CODES_MAX)
+            self._used[code] = _digest(made)
+        self._save()
+        return made
+
+    def token_of(self, cookie: str, tokens: Iterable[str]) -> str | None:
+        """Return which of the valid tokens a cookie stands for."""
+        found = self._sessions.get(_digest(cookie))
+        if found is None or found.until <= self._now():
+            return None
+        return next((one for one in tokens if secrets.compare_digest(_digest(one), found.token)), None)
+
+    def _save(self) -> None:
+        """A session that cannot be saved, on a full disk, lasts until the gateway stops."""
+        if self._file is not None:
+            with suppress(OSError):
+                write_private(self._file, json.dumps(self._sessions))
+
+
+def _read(file: Path | None) -> dict[str, BrowserSession]:
+    """A file that is damaged or could be read by others opens nothing."""
+    if file is None:
+        return {}
+    try:
+        kept = json.loads(read_private(file))
+        return {str(name): BrowserSession(str(one[0]), float(one[1])) for name, one in kept.items()}
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, UnsafeStateDirectory):
+        return {}
+
+
+def _digest(secret: str) -> str:
+    """Both secrets are random and long: a plain hash tells nothing about them."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _make_room(known: dict[str, Any], most: int) -> None:
+    """Remove the oldest entries when there are too many."""
+    while len(known) >= most:
+        del known[next(iter(known))]
+
+
+# --------------------------------------------------------------------------------------------------
+# The browser pages, of tasks and of the API: files without any data of the user, therefore served without a token.
+#
+# A page reads its data from the API with its cookie. Its content policy runs our own scripts only and loads nothing
+# from elsewhere, whatever a model may have written into a label.
+
+MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+PAGES = {"page.html": "/", "docs.html": "/v1/docs"}
+HEADERS = {
+    **PRIVATE,
+    "connection": "close",  # as for every client without a token
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+@cache
+def files() -> dict[str, tuple[bytes, str]]:
+    """Return content and media type by path. A view is a file: adding one adds its path."""
+    found: dict[str, tuple[bytes, str]] = {}
+    top = resources.files("clutch.surfaces.web")
+    for folder, names in (("", top), ("views/", top.joinpath("views"))):
+        for one in names.iterdir():
+            ending = one.name.rpartition(".")[2]
+            if ending in MEDIA:
+                path = PAGES.get(one.name, f"/web/{folder}{one.name}")
+                found[path] = (one.read_bytes(), MEDIA[ending])
+    return found
+
+
+def page(method: str, path: str) -> Response | None:
+    """Return a file of the page; None for all other paths."""
+    if method != "GET" or path not in files():
+        return None
+    content, media = files()[path]
+    return Response(content, media_type=media, headers=HEADERS)
