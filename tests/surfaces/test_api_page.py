@@ -30,8 +30,8 @@ def page(browser: Browser, db: Served) -> Iterator[Page]:
         shown.on("request", lambda request: asked.append(request.url))
         url = typed("open", "--print", "--json", state=db.home).body["url"]
         shown.goto(url)
-        expect(shown.locator("#line")).to_have_text("live")
-        shown.get_by_role("link", name="API").click()
+        expect(shown.locator("#connection")).to_have_text("Live")
+        shown.get_by_role("link", name="HTTP API").click()
         expect(shown.locator("#line")).to_contain_text(f"{len(ENTRIES)} operations")
         yield shown
         assert {urlsplit(one).netloc for one in asked} == {urlsplit(url).netloc}

@@ -1,24 +1,22 @@
-"""The page behind `clutch open`, in a real Chromium."""
+"""The dashboard behind `clutch open`, in a real Chromium: signing in, decisions, the connection, hostile texts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect
+from playwright.sync_api import Browser, Locator, Page, Request, expect
 
-from clutch.core.ids import task_id
-from clutch.core.status import delivery_text, doing_now
 from clutch.errors import ConfigInvalid
-from clutch.surfaces.http.auth import FAILURES_MAX, FILES
+from clutch.surfaces.http.auth import FAILURES_MAX
+from clutch.surfaces.http.browser import files
 from clutch.tools.mcp.definitions import McpServer
 from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
-from tests.core.test_status import AT
 from tests.surfaces.served import FAST, Served, served
-from tests.surfaces.test_states import TABLE, page_of_all
 from tests.surfaces.typed import typed
 
 #: What browsers have taken for a program, each with a mark that a run would leave.
@@ -57,7 +55,7 @@ def db(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def page(browser: Browser, db: Served) -> Iterator[Page]:
-    """Let in as a user is."""
+    """Signed in as a user is."""
     opened = typed("open", "--print", "--json", state=db.home)
     assert opened.code == 0
     assert not opened.body["opened"]
@@ -67,48 +65,50 @@ def page(browser: Browser, db: Served) -> Iterator[Page]:
         yield shown
 
 
-def spawned(db: Served, task: str, label: str) -> str:
-    return str(db.client.post("/v1/tasks", {"task": task, "label": label})["taskId"])
+def spawned(db: Served, task: str, label: str, **options: Any) -> str:
+    return str(db.client.post("/v1/tasks", {"task": task, "label": label, **options})["taskId"])
 
 
-def test_the_tree_is_live_and_a_task_tells_its_story(db: Served, page: Page) -> None:
+def row(page: Page, label: str) -> Locator:
+    return page.locator(".row").filter(has_text=label)
+
+
+def is_live(page: Page) -> None:
+    expect(page.locator("#connection")).to_have_text("Live")
+
+
+def test_the_list_is_live_and_a_task_shows_its_activity_result_and_reason(db: Served, page: Page) -> None:
+    is_live(page)
     spawned(db, "slow work", "a slow one")
-    line = page.get_by_role("row").filter(has_text="a slow one")
-    expect(line).to_contain_text("running")
+    line = row(page, "a slow one")
+    expect(line).to_contain_text("thinking · step 1")
+    expect(line).to_have_attribute("data-group", "active")
     db.let_go()
-    expect(line).to_contain_text("done")
-    expect(page.locator("#summary")).to_contain_text("1 done")
-    line.get_by_role("button").click()
-    expect(page.locator("#story")).to_contain_text("a slow one: done")
-    expect(page.locator("#result")).to_contain_text("heard: ")
-    expect(page.locator("#story li").first).to_be_visible()
+    expect(line).to_have_attribute("data-status", "done")
+    expect(page.get_by_role("link", name="Finished 1")).to_be_visible()
+    line.get_by_role("link").click()
+    panel = page.locator("#panel")
+    expect(panel.get_by_role("heading", name="a slow one")).to_be_visible()
+    expect(panel.locator(".activity")).to_contain_text("heard: ")
+    page.get_by_role("tab", name="Result").click()
+    expect(panel.locator(".markdown")).to_contain_text("heard: ")
+    page.get_by_role("tab", name="Details").click()
+    expect(panel.locator(".timeline li").first).to_be_visible()
+    page.get_by_role("button", name="Close the task").click()
+    expect(panel).to_be_hidden()
 
 
-def test_the_page_shows_the_states_of_the_gateway_and_no_words_of_its_own(db: Served, page: Page) -> None:
-    answer = page_of_all()
-    page.route("**/v1/tasks?*", lambda route: route.fulfill(json=answer))
-    page.clock.install(time=AT)
-    page.reload()
-    expect(page.locator("#summary")).to_have_text(answer["summary"]["text"])
-    for expected, view in TABLE:
-        cells = page.locator(f"#tasks tr[data-key={task_id(view.task_id)}] td")
-        expect(cells.nth(1)).to_have_text(expected)
-        expect(cells.nth(2)).to_contain_text(doing_now(view).text)
-        expect(cells.nth(6)).to_have_text(delivery_text(view.delivery))
-
-
-def test_a_story_is_seen_where_it_was_asked_for_and_can_be_closed(db: Served, page: Page) -> None:
-    page.set_viewport_size({"width": 400, "height": 500})
+def test_a_task_is_shown_in_full_on_a_narrow_screen(db: Served, page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
     for number in range(20):
         spawned(db, "quick work", f"quick one {number}")
-    # A task that ends moves below those that work: until all have ended, the rows are not in their final places.
-    expect(page.get_by_role("row").filter(has_text="done")).to_have_count(20, timeout=30_000)
-    page.locator("#tasks").get_by_text("quick one 1", exact=True).click()
-    expect(page.locator("#story-title")).to_be_in_viewport()
-    expect(page.get_by_role("button", name="quick one 2", exact=True)).to_be_in_viewport()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    page.get_by_role("button", name="close").click()
-    expect(page.locator("#story")).to_be_hidden()
+    expect(page.locator(".row[data-status=done]")).to_have_count(20, timeout=30_000)
+    page.get_by_role("link", name="quick one 1", exact=True).click()
+    expect(page.get_by_role("heading", name="quick one 1")).to_be_in_viewport()
+    expect(page.get_by_role("textbox", name="Message")).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="Close the task").click()
+    expect(page.get_by_role("link", name="quick one 1", exact=True)).to_be_visible()
 
 
 def test_the_page_warns_of_what_the_gateway_knows_to_be_wrong(browser: Browser, tmp_path: Path) -> None:
@@ -117,43 +117,48 @@ def test_the_page_warns_of_what_the_gateway_knows_to_be_wrong(browser: Browser, 
     with served(tmp_path / "state", policy=FAST, settings=settings) as here, browser.new_context() as context:
         page = context.new_page()
         page.goto(typed("open", "--print", "--json", state=here.home).body["url"])
-        expect(page.locator("#line")).to_have_text("live")
-        expect(page.locator("#notice")).to_be_hidden()
+        is_live(page)
+        notice = page.locator("#notice")
+        expect(notice).to_be_hidden()
         config = here.home / "clutch.json"
         config.write_text("{modle: 1}")
         config.chmod(0o600)
         with pytest.raises(ConfigInvalid):
             here.run(here.clutch.reload())
-        expect(page.locator("#notice")).to_contain_text("Config not loaded", timeout=20_000)
-        expect(page.locator("#notice")).to_contain_text("restart to apply: end the program that serves it")
+        expect(notice).to_contain_text("Config not loaded", timeout=20_000)
+        expect(notice).to_contain_text("restart to apply: end the program that serves it")
         spawned(here, "quick work", "one that would use the server")
-        expect(page.locator("#notice")).to_contain_text(
-            "command 'no-such-server' is not found", timeout=20_000
-        )
+        expect(notice).to_contain_text("command 'no-such-server' is not found", timeout=20_000)
         config.write_text("{}")
         here.run(here.clutch.reload())
-        expect(page.locator("#notice")).not_to_contain_text("Config not loaded", timeout=20_000)
-        expect(page.locator("#notice")).to_contain_text('MCP server "search" did not start')
+        expect(notice).not_to_contain_text("Config not loaded", timeout=20_000)
+        expect(notice).to_contain_text('MCP server "search" did not start')
 
 
-def test_a_person_decides_on_the_page(db: Served, page: Page) -> None:
+# ---- decisions -------------------------------------------------------------------------------------------
+
+CARD = ".cards > li"
+
+
+def test_a_user_decides_on_the_page(db: Served, page: Page) -> None:
     spawned(db, "ask me", "curious")
-    waiting = page.locator("#inbox li")
-    expect(waiting).to_contain_text("Which one?")
-    expect(waiting).to_contain_text("• b")
-    expect(page.locator("#line")).to_have_text("live")
-    waiting.get_by_role("textbox").fill("c")
-    waiting.get_by_role("button", name="answer").click()
-    expect(waiting.get_by_role("alert")).to_contain_text("must be one of")
-    spawned(db, "x", "another")  # a later look does not remove the message
-    expect(page.get_by_role("row").filter(has_text="another")).to_contain_text("done")
-    expect(waiting.get_by_role("alert")).to_contain_text("must be one of")
-    waiting.get_by_role("textbox").fill("b")
-    waiting.get_by_role("button", name="answer").click()
-    expect(waiting).to_contain_text("answered")
+    card = page.locator(CARD)
+    expect(card).to_contain_text("Which one?")
+    expect(card.get_by_role("list", name="Choices")).to_contain_text("b")
+    expect(page).to_have_title("(1) Clutch")
+    card.get_by_role("textbox").fill("c")
+    card.get_by_role("button", name="Answer").click()
+    expect(card.get_by_role("alert")).to_contain_text("must be one of")
+    spawned(db, "x", "another")  # a later event does not remove the message
+    expect(row(page, "another")).to_have_attribute("data-status", "done")
+    expect(card.get_by_role("alert")).to_contain_text("must be one of")
+    card.get_by_role("textbox").fill("b")
+    card.get_by_role("button", name="Answer").click()
+    expect(card).to_contain_text("Answered")
     page.mouse.move(1, 1)
-    expect(page.locator("#inbox")).to_be_hidden()
-    expect(page.get_by_role("row").filter(has_text="curious")).to_contain_text("done")
+    expect(page.locator(CARD)).to_have_count(0)
+    expect(row(page, "curious")).to_have_attribute("data-status", "done")
+    expect(page).to_have_title("Clutch")
 
 
 @pytest.fixture
@@ -169,14 +174,14 @@ def guarded(browser: Browser, tmp_path: Path) -> Iterator[tuple[Served, Page]]:
 def test_a_second_click_at_the_same_spot_decides_nothing_else(guarded: tuple[Served, Page]) -> None:
     db, page = guarded
     spawned(db, "ask openly", "curious")
-    expect(page.locator("#inbox li")).to_have_count(1)
+    expect(page.locator(CARD)).to_have_count(1)
     spawned(db, "run it", "dangerous")
-    expect(page.locator("#inbox li")).to_have_count(2)
-    first = page.locator("#inbox li").filter(has_text="curious")
+    expect(page.locator(CARD)).to_have_count(2)
+    first = page.locator(CARD).filter(has_text="curious")
     first.get_by_role("textbox").fill("Ada")
     # A button takes no press before it has stood in its place for a second.
-    expect(first.get_by_role("button", name="answer")).to_be_enabled()
-    button = first.get_by_role("button", name="answer").bounding_box()
+    expect(first.get_by_role("button", name="Answer")).to_be_enabled()
+    button = first.get_by_role("button", name="Answer").bounding_box()
     assert button is not None
     spot = (button["x"] + button["width"] / 2, button["y"] + button["height"] / 2)
     with page.expect_response("**/v1/inbox/*") as answered, page.expect_response("**/v1/inbox"):
@@ -184,9 +189,9 @@ def test_a_second_click_at_the_same_spot_decides_nothing_else(guarded: tuple[Ser
     assert answered.value.ok
     for _ in range(5):  # whatever stands there now
         page.mouse.click(*spot)
-    expect(page.get_by_role("row").filter(has_text="curious")).to_contain_text("done")
+    expect(row(page, "curious")).to_have_attribute("data-status", "done")
     page.mouse.move(1, 1)
-    expect(page.locator("#inbox li")).to_have_count(1)
+    expect(page.locator(CARD)).to_have_count(1)
     (left,) = db.client.get("/v1/inbox")["items"]
     assert left["label"] == "dangerous"
     assert not (db.home.parent / "ran").exists()
@@ -196,56 +201,56 @@ def test_an_item_stays_where_it_is_under_the_pointer(guarded: tuple[Served, Page
     db, page = guarded
     for name in ("one", "two", "three"):
         spawned(db, "ask openly", name)
-        expect(page.locator("#inbox li").filter(has_text=name)).to_be_visible()
-    third = page.locator("#inbox li").filter(has_text="three").get_by_role("button", name="answer")
+        expect(page.locator(CARD).filter(has_text=name)).to_be_visible()
+    third = page.locator(CARD).filter(has_text="three").get_by_role("button", name="Answer")
     third.hover()
     before = third.bounding_box()
     first = next(one for one in db.client.get("/v1/inbox")["items"] if one["label"] == "one")
     with page.expect_response("**/v1/inbox"):
         answer = {"decision": "answer", "text": "elsewhere", "hash": first["hash"]}
         db.client.post(f"/v1/inbox/{first['id']}", answer)
-    gone = page.locator("#inbox li").filter(has_text="one").first
-    expect(gone).to_contain_text("decided elsewhere")
-    expect(gone.get_by_role("button", name="answer")).to_be_disabled()
+    gone = page.locator(CARD).filter(has_text="one").first
+    expect(gone).to_contain_text("Decided elsewhere")
+    expect(gone.get_by_role("button", name="Answer")).to_be_disabled()
     assert third.bounding_box() == before
     page.mouse.move(1, 1)
-    expect(page.locator("#inbox li")).to_have_count(2)
+    expect(page.locator(CARD)).to_have_count(2)
 
 
 def test_an_item_that_has_just_moved_takes_no_press(guarded: tuple[Served, Page]) -> None:
     db, page = guarded
     spawned(db, "run it", "dangerous")
-    item = page.locator("#inbox li")
-    expect(item.get_by_role("button", name="approve")).to_be_enabled()
+    item = page.locator(CARD)
+    expect(item.get_by_role("button", name="Approve")).to_be_enabled()
     page.evaluate(
         """() => {
-          document.querySelector("header").style.paddingBottom = "50px";
-          const approve = [...document.querySelectorAll("#inbox button")].find((one) => one.textContent === "approve");
+          document.querySelector(".filters").style.paddingBottom = "50px";
+          const approve = [...document.querySelectorAll(".cards button")].find((one) => one.textContent === "Approve");
           approve.dispatchEvent(new MouseEvent("click", { detail: 1 }));
         }"""
     )
-    expect(item.get_by_role("button", name="run it")).to_be_hidden()
-    item.get_by_role("button", name="approve").click()  # waits until it takes presses again
-    expect(item.get_by_role("button", name="run it")).to_be_visible()
+    expect(item.get_by_role("button", name="Run it")).to_be_hidden()
+    item.get_by_role("button", name="Approve").click()  # waits until it takes presses again
+    expect(item.get_by_role("button", name="Run it")).to_be_visible()
 
 
 def test_a_shell_command_is_approved_with_two_different_buttons(guarded: tuple[Served, Page]) -> None:
     db, page = guarded
     spawned(db, "run it", "dangerous")
-    item = page.locator("#inbox li")
+    item = page.locator(CARD)
     expect(item).to_contain_text("touch ran")
-    item.get_by_role("button", name="approve").dblclick()
+    item.get_by_role("button", name="Approve").dblclick()
     assert [one["label"] for one in db.client.get("/v1/inbox")["items"]] == ["dangerous"]
-    expect(item.get_by_role("button", name="approve")).to_be_enabled()
-    box = item.get_by_role("button", name="reject").bounding_box()
+    expect(item.get_by_role("button", name="Approve")).to_be_enabled()
+    box = item.get_by_role("button", name="Reject").bounding_box()
     assert box is not None
-    item.get_by_role("button", name="approve").click()
-    expect(item.get_by_role("button", name="run it")).to_be_visible()
+    item.get_by_role("button", name="Approve").click()
+    expect(item.get_by_role("button", name="Run it")).to_be_visible()
     middle = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
     there = page.evaluate("({x, y}) => document.elementFromPoint(x, y).textContent", middle)
-    assert there == "reject"  # a user who takes the approval back must not start the call
-    item.get_by_role("button", name="run it").click()
-    expect(page.get_by_role("row").filter(has_text="dangerous")).to_contain_text("done")
+    assert there == "Reject"  # a user who takes the approval back must not start the call
+    item.get_by_role("button", name="Run it").click()
+    expect(row(page, "dangerous")).to_have_attribute("data-status", "done")
     assert (db.home.parent / "ran").exists()
 
 
@@ -256,14 +261,17 @@ def test_an_empty_answer_is_refused_on_the_page_before_it_is_sent(
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.method))
     spawned(db, "ask openly", "curious")
-    item = page.locator("#inbox li")
+    item = page.locator(CARD)
     item.get_by_role("textbox").fill("  ")
-    item.get_by_role("button", name="answer").click()
+    item.get_by_role("button", name="Answer").click()
     expect(item.get_by_role("alert")).to_contain_text("must not be blank")
     assert "POST" not in sent
     item.get_by_role("textbox").fill("Ada")
-    item.get_by_role("button", name="answer").click()
-    expect(page.get_by_role("row").filter(has_text="curious")).to_contain_text("done")
+    item.get_by_role("button", name="Answer").click()
+    expect(row(page, "curious")).to_have_attribute("data-status", "done")
+
+
+# ---- signing in and the connection -----------------------------------------------------------------------
 
 
 def test_s5_a_code_leaves_the_address_and_lets_in_one_browser_once(browser: Browser, db: Served) -> None:
@@ -272,10 +280,10 @@ def test_s5_a_code_leaves_the_address_and_lets_in_one_browser_once(browser: Brow
     with browser.new_context() as first, browser.new_context() as second:
         inside, outside = first.new_page(), second.new_page()
         inside.goto(url)
-        expect(inside.locator("#line")).to_have_text("live")
+        is_live(inside)
         assert inside.url == f"{db.clutch.url}/"
         inside.reload()
-        expect(inside.locator("#line")).to_have_text("live")
+        is_live(inside)
         outside.goto(url)
         expect(outside.get_by_role("alert")).to_contain_text("clutch open")
         assert "clutch_" not in str(inside.evaluate("document.cookie"))
@@ -295,11 +303,11 @@ def test_a_signed_out_page_asks_no_more_and_says_how_to_sign_in(browser: Browser
         for _ in range(12):
             shown.clock.run_for(5_000)
         remedy.to_contain_text("clutch open")
-        expect(shown.locator("#line")).to_have_text("signed out")
+        expect(shown.locator("#connection")).to_have_text("Signed out")
         assert set(refused) == {401}
         assert len(refused) <= FAILURES_MAX // 2
         shown.goto(typed("open", "--print", "--json", state=db.home).body["url"])
-        expect(shown.locator("#line")).to_have_text("live")
+        is_live(shown)
 
 
 def test_the_page_of_a_gateway_that_is_gone_stops_its_clocks_and_says_so(
@@ -311,21 +319,27 @@ def test_the_page_of_a_gateway_that_is_gone_stops_its_clocks_and_says_so(
             shown.clock.install()
             shown.goto(typed("open", "--print", "--json", state=db.home).body["url"])
             spawned(db, "slow work", "a slow one")
-            line = shown.get_by_role("row").filter(has_text="a slow one")
-            expect(line).to_contain_text("running")
+            line = row(shown, "a slow one")
+            expect(line).to_have_attribute("data-status", "running")
             shown.clock.run_for(3_000)
-        expect(shown.locator("#line")).to_contain_text("not connected since")
+        expect(shown.locator("#connection")).to_contain_text("Reconnecting, data from")
         before = line.inner_text()
         shown.clock.run_for(60_000)
         assert line.inner_text() == before
         expect(shown.get_by_role("alert")).to_contain_text("The gateway does not answer")
-        expect(shown.locator("main")).to_have_class("stale")
+        expect(shown.locator("html")).to_have_attribute("data-connection", "lost")
+        assert shown.evaluate("getComputedStyle(document.getElementById('view')).filter") == "grayscale(1)"
+
+
+# ---- hostile texts ---------------------------------------------------------------------------------------
 
 
 def test_s27_what_cannot_be_seen_is_shown_as_an_escape(db: Served, page: Page) -> None:
     spawned(db, "tidy up \u202egro.live\u202c and\u200b wait", "plain")
-    page.get_by_role("row").filter(has_text="plain").get_by_role("button").click()
-    expect(page.locator("#result")).to_contain_text("tidy up \\u{202e}gro.live\\u{202c} and\\u{200b} wait")
+    row(page, "plain").get_by_role("link").click()
+    page.get_by_role("tab", name="Result").click()
+    shown = expect(page.locator("#panel .markdown"))
+    shown.to_contain_text("tidy up \\u{202e}gro.live\\u{202c} and\\u{200b} wait")
 
 
 def test_s26_no_word_of_a_child_is_ever_run_or_fetched(db: Served, page: Page) -> None:
@@ -338,28 +352,34 @@ def test_s26_no_word_of_a_child_is_ever_run_or_fetched(db: Served, page: Page) -
     page.on("request", note)
     page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
     for start in range(0, len(HOSTILE), 10):  # what one child says back holds ten of them
-        spawned(db, " ".join(HOSTILE[start : start + 10]), " ".join(HOSTILE[start : start + 2])[:64])
+        spawned(db, "\n\n".join(HOSTILE[start : start + 10]), " ".join(HOSTILE[start : start + 2])[:64])
     spawned(db, "ask me", HOSTILE[0][:64])
-    expect(page.locator("#summary")).to_contain_text("20 done")
-    expect(page.locator("#tasks tr")).to_have_count(21)
-    for line in page.locator("#tasks button").all()[1:]:  # the first one waits for an answer
-        line.click()
-        expect(page.locator("#story-title")).to_contain_text(line.inner_text()[:20])
-        expect(page.locator("#result")).to_contain_text("heard")
+    expect(page.locator(".row[data-status=done]")).to_have_count(20, timeout=30_000)
+    expect(page.locator(".row")).to_have_count(21)
+    expect(page.locator(CARD)).to_have_count(1)
+    for task in [one.get_attribute("data-task") for one in page.locator(".row[data-status=done]").all()]:
+        page.locator(f'.row[data-task="{task}"] a').click()
+        expect(page.locator("#panel .path")).to_contain_text(str(task))
+        expect(page.locator("#panel .activity")).to_contain_text("heard")
+        page.get_by_role("tab", name="Result").click()
+        expect(page.locator("#panel .markdown")).to_contain_text("heard")
+        foreign = "#panel :is(script, img, iframe, svg, object, embed, style, link, base, form:not(.message))"
+        assert page.locator(foreign).count() == 0
+        links = page.locator("#panel .markdown a").evaluate_all("(all) => all.map((one) => one.protocol)")
+        assert set(links) <= {"http:", "https:", "mailto:"}
     assert page.evaluate("window.ran") is None
-    assert (
-        page.locator("main :is(script, img, iframe, svg, object, embed, style, link, base, a)").count() == 0
-    )
+    assert page.locator("main :is(script, img, iframe, svg, object, embed, style, link, base)").count() == 0
     assert set(asked) == {urlsplit(page.url).netloc}
 
 
 def test_s26_the_files_of_the_page_hold_nothing_and_run_nothing_foreign(db: Served) -> None:
-    for path in FILES:
+    assert {"/", "/v1/docs", "/web/main.js", "/web/views/tasks.js"} <= files().keys()
+    for path in files():
         heard = db.raw("GET", path, authorization=None)
         assert heard.status == 200
         assert "default-src 'none'" in heard.headers["content-security-policy"]
         assert "unsafe" not in heard.headers["content-security-policy"]
         assert heard.headers["cache-control"] == "no-store"
-        assert db.raw("POST", path, b"{}", authorization=None).status == 401
+        assert db.raw("POST", path, b"{}", authorization=None).status in (401, 429)
         assert db.raw("GET", path, authorization=None, host="evil.example").status == 421
         assert db.raw("GET", path, authorization=None, sec_fetch_site="cross-site").status == 403

@@ -1,1 +1,1 @@
-"""The browser pages: tasks and the inbox (`page.js`), and requests to the HTTP API (`docs.js`). No build step."""
+"""The browser pages: the dashboard (`main.js`, one file per view) and the page of the HTTP API (`docs.js`)."""

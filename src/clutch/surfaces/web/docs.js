@@ -2,7 +2,7 @@
 //
 // It sends what the user fills in, with the user's cookie and nothing else, to paths of the document only.
 
-import { element, put } from "/text.js";
+import { element, put } from "/web/dom.js";
 
 const SHOWN_CHARS_MAX = 200_000; // of an answer; a stream of events has no end
 const SIGN_IN = "Not signed in. Run `clutch open`, then open this page again.";

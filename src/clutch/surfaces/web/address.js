@@ -1,0 +1,52 @@
+// The state of the page is its address: view, filters, selected task and tab. A link shows what its sender saw, and the
+// back button takes back the last step. What is not in the address is not kept.
+
+const DEFAULTS = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity" };
+const listeners = new Set();
+
+function read() {
+  const given = new URLSearchParams(location.search);
+  return Object.fromEntries(Object.entries(DEFAULTS).map(([name, usual]) => [name, given.get(name) ?? usual]));
+}
+
+let current = read();
+
+export const at = () => current;
+
+/** The address of the present state with changes; values that are the default are left out. */
+export function link(changes) {
+  const wanted = { ...current, ...changes };
+  const given = new URLSearchParams();
+  for (const [name, usual] of Object.entries(DEFAULTS)) if (wanted[name] !== usual) given.set(name, wanted[name]);
+  const query = given.toString();
+  return query ? `/?${query}` : "/";
+}
+
+/** Go to another state. `replace`: without a step for the back button, as while a text is typed. */
+export function go(changes, { replace = false } = {}) {
+  const href = link(changes);
+  if (href === location.pathname + location.search) return;
+  history[replace ? "replaceState" : "pushState"](null, "", href);
+  moved();
+}
+
+/** `act(now, before)` runs after each change. */
+export function onMove(act) { listeners.add(act); }
+
+function moved() {
+  const before = current;
+  current = read();
+  for (const act of listeners) act(current, before);
+}
+
+addEventListener("popstate", moved);
+
+/** A link inside the page: a plain click moves without loading, any other click is the browser's. */
+export function follow(event) {
+  const to = event.target.closest("a[data-local]");
+  if (!to || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
+  event.preventDefault();
+  if (to.getAttribute("href") === location.pathname + location.search) return;
+  history.pushState(null, "", to.href);
+  moved();
+}

@@ -1,0 +1,122 @@
+// The connection to the gateway: one stream of events, and what the page knows about it.
+//
+// After a break the page loads the state again and follows the stream from the cursor of that answer, so no row is lost
+// or doubled. The gateway sends `alive` every two seconds: a process that is stopped, and not dead, is noticed too.
+
+import { ask, isSignedOut, problemText, signIn, Unreachable } from "/web/api.js";
+
+const RETRY_MS = 1000;
+const SILENT_MS = 5000; // two `alive` were missed
+const NAMES = [
+  "lifecycle:start", "lifecycle:end", "lifecycle:error", "phase", "announce", "question", "progress",
+  "overview", "alive", "gap", "assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage",
+];
+
+let state = "connecting"; // then "live", "lost" or "signed out"
+let lostAt = null;
+let events = null;
+let lastEventAt = 0;
+let retry = null;
+let load = async () => null; // of the present view; returns the cursor from which events continue
+const listeners = new Set();
+const watchers = new Map(); // name of an event -> functions
+
+export const connection = {
+  get state() { return state; },
+  get lostAt() { return lostAt; },
+  /** The moment up to which the page knows what happens: clocks stop when the connection is lost. */
+  get now() { return lostAt ?? Date.now(); },
+  onChange(act) { listeners.add(act); },
+  on(names, act) { for (const name of [names].flat()) watchers.set(name, [...(watchers.get(name) ?? []), act]); },
+  useLoader(act) { load = act; },
+  start,
+  /** Tell the connection how a request of a view ended, so that a dead gateway is noticed at the first failure. */
+  failed,
+};
+
+function become(next) {
+  if (next === "live") lostAt = null;
+  else lostAt ??= Date.now();
+  if (state === next) return;
+  state = next;
+  for (const act of listeners) act(state);
+}
+
+function failed(error) {
+  if (isSignedOut(error)) {
+    events?.close(); // each further request would count as a wrong token
+    become("signed out");
+  } else if (error instanceof Unreachable) {
+    lose();
+  }
+  return problemText(error);
+}
+
+function lose() {
+  events?.close();
+  become("lost");
+  retry ??= setTimeout(() => { retry = null; if (state !== "signed out") sync(); }, RETRY_MS);
+}
+
+/** Sign in if the address has a code, then load and follow. Returns the problem in words, or an empty text. */
+async function start() {
+  let problem = "";
+  try {
+    await signIn();
+  } catch (error) {
+    problem = problemText(error);
+  }
+  return (await sync()) || problem;
+}
+
+let syncing = null;
+function sync() {
+  syncing ??= (async () => {
+    try {
+      listen(await load());
+      become("live");
+      return "";
+    } catch (error) {
+      const said = failed(error);
+      if (state !== "signed out") lose();
+      return said;
+    } finally {
+      syncing = null;
+    }
+  })();
+  return syncing;
+}
+
+function listen(cursor) {
+  events?.close();
+  const after = cursor ? `&after=${encodeURIComponent(cursor)}` : "";
+  const mine = (events = new EventSource(`/v1/events?include=overview${after}`));
+  lastEventAt = Date.now();
+  mine.onerror = async () => {
+    if (mine !== events) return;
+    mine.close();
+    // A stream does not say why it ended. Health does: unreachable, or signed out.
+    try {
+      await ask("/v1/health");
+      lose();
+    } catch (error) {
+      failed(error);
+      if (state !== "signed out") lose();
+    }
+  };
+  for (const name of NAMES) mine.addEventListener(name, (event) => { if (mine === events) receive(name, event); });
+}
+
+function receive(name, event) {
+  lastEventAt = Date.now();
+  if (name === "gap") return lose(); // this reader was too slow: it loads again
+  if (name === "alive") return;
+  const data = JSON.parse(event.data);
+  for (const act of watchers.get(name) ?? []) act(data, name);
+}
+
+setInterval(() => { if (state === "live" && Date.now() - lastEventAt > SILENT_MS) lose(); }, 500);
+addEventListener("hashchange", () => { if (location.hash) start(); }); // a new link was opened in this tab
+document.addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "visible" && state === "signed out") sync(); // signed in again in another tab
+});

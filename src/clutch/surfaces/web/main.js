@@ -1,0 +1,38 @@
+// The page: it signs in, connects, shows the view that the address names, and passes events on.
+//
+// To add a view: write `views/NAME.js` with `{ name, title, count(overview), show(place), load() }` and add it to VIEWS.
+// `show` fills the place once; `load` reads what the view shows and returns the cursor of the answer, or null.
+
+import { at, follow, onMove } from "/web/address.js";
+import { connection } from "/web/connection.js";
+import { startFrame, showNotice, showView } from "/web/frame.js";
+import { apply, setOverview } from "/web/store.js";
+import { startPanel } from "/web/views/panel.js";
+import { tasksView } from "/web/views/tasks.js";
+
+const VIEWS = [tasksView];
+let shown = null;
+
+const viewOf = (address) => VIEWS.find((one) => one.name === address.view) ?? VIEWS[0];
+
+function show() {
+  const wanted = viewOf(at());
+  if (wanted === shown) return;
+  shown = wanted;
+  connection.useLoader(shown.load);
+  showView(shown);
+}
+
+document.addEventListener("click", follow);
+startFrame(VIEWS);
+startPanel();
+onMove((now, before) => {
+  if (viewOf(now) === viewOf(before)) return;
+  show();
+  shown.load().catch((error) => showNotice("view", connection.failed(error)));
+});
+connection.on(["lifecycle:start", "lifecycle:end", "lifecycle:error", "phase", "announce", "question", "progress"], apply);
+connection.on("overview", setOverview);
+show();
+showNotice("sign-in", await connection.start());
+connection.onChange((state) => { if (state === "live") showNotice("sign-in", ""); });

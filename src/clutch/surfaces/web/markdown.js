@@ -1,0 +1,132 @@
+// Markdown as DOM nodes. Every piece of text becomes a text node, so nothing that a model writes is ever parsed as HTML.
+// Links open only http, https and mailto addresses, and images are shown as their text: the page fetches nothing.
+
+import { h, visible } from "/web/dom.js";
+
+const SAFE = /^(https?:|mailto:)/i;
+const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^\s*](?:.*?[^\s*])?)\*|(?<![\w])_([^\s_](?:.*?[^\s_])?)_(?![\w])|~~(.+?)~~|!?\[([^\]]*)\]\(([^()\s]*)\)/s;
+const DEPTH_MAX = 8; // of emphasis inside emphasis
+const STYLED_MAX = 20000; // characters; a longer paragraph is data, and searching it for pairs would take long
+
+export function renderMarkdown(text) {
+  const place = h("div", { class: "markdown" });
+  blocks(String(text).split("\n"), place);
+  return place;
+}
+
+function blocks(lines, place) {
+  let at = 0;
+  while (at < lines.length) at = block(lines, at, place);
+}
+
+/** Render the block that begins at a line; return the line after it. */
+function block(lines, at, place) {
+  const line = lines[at];
+  if (!line.trim()) return at + 1;
+  const fence = /^ {0,3}(```+|~~~+)/.exec(line);
+  if (fence) return code(lines, at, fence[1], place);
+  const heading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/.exec(line);
+  if (heading) {
+    // The page has a heading of its own above: those of a text begin at the third level.
+    place.append(inline(heading[2], h(`h${Math.min(6, heading[1].length + 2)}`)));
+    return at + 1;
+  }
+  if (/^ {0,3}([-*_])( *\1){2,} *$/.test(line)) {
+    place.append(h("hr"));
+    return at + 1;
+  }
+  if (/^ {0,3}>/.test(line)) return quote(lines, at, place);
+  if (ITEM.test(line)) return list(lines, at, place);
+  if (line.includes("|") && /^ {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[at + 1] ?? "")) return table(lines, at, place);
+  return paragraph(lines, at, place);
+}
+
+function code(lines, at, fence, place) {
+  let end = at + 1;
+  while (end < lines.length && !lines[end].trim().startsWith(fence)) end += 1;
+  place.append(h("pre", { tabindex: 0, text: lines.slice(at + 1, end).join("\n") }));
+  return end + 1;
+}
+
+function quote(lines, at, place) {
+  let end = at;
+  while (end < lines.length && /^ {0,3}>/.test(lines[end])) end += 1;
+  const inside = h("blockquote");
+  const text = lines.slice(at, end).map((line) => line.replace(/^ {0,3}> ?/, ""));
+  // A long run of `>` is text, not a hundred levels.
+  if (/^(> ?){5}/.test(text[0])) inside.append(visible(text.join("\n")));
+  else blocks(text, inside);
+  place.append(inside);
+  return end;
+}
+
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])\s+(.*)$/;
+
+function list(lines, at, place) {
+  const isOrdered = (found) => /\d/.test(found[2]);
+  const first = ITEM.exec(lines[at]);
+  const made = h(isOrdered(first) ? "ol" : "ul");
+  if (isOrdered(first) && parseInt(first[2], 10) !== 1) made.setAttribute("start", parseInt(first[2], 10));
+  const indent = first[1].length;
+  let end = at;
+  while (end < lines.length) {
+    const found = ITEM.exec(lines[end]);
+    if (!found || found[1].length < indent || isOrdered(found) !== isOrdered(first)) break;
+    const item = h("li");
+    const task = /^\[([ xX])\]\s+(.*)$/.exec(found[3]);
+    if (task) item.append(task[1] === " " ? "☐ " : "☑ ");
+    inline(task ? task[2] : found[3], item);
+    made.append(item);
+    end += 1;
+    const below = [];
+    while (end < lines.length && (/^ {2,}\S/.test(lines[end]) && (ITEM.exec(lines[end])?.[1].length ?? Infinity) > indent)) below.push(lines[end++]);
+    if (below.length) blocks(outdent(below), item);
+  }
+  place.append(made);
+  return end;
+}
+
+function outdent(lines) {
+  const least = Math.min(...lines.map((line) => /^ */.exec(line)[0].length));
+  return lines.map((line) => line.slice(least));
+}
+
+function table(lines, at, place) {
+  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((one) => one.trim());
+  const head = h("tr", {}, cells(lines[at]).map((text) => inline(text, h("th", { scope: "col" }))));
+  const body = h("tbody");
+  let end = at + 2;
+  while (end < lines.length && lines[end].includes("|") && lines[end].trim()) body.append(h("tr", {}, cells(lines[end++]).map((text) => inline(text, h("td")))));
+  place.append(h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, h("table", {}, h("thead", {}, head), body)));
+  return end;
+}
+
+function paragraph(lines, at, place) {
+  let end = at;
+  while (end < lines.length && lines[end].trim() && (end === at || !/^ {0,3}(#{1,6}\s|>|```|~~~)/.test(lines[end]) && !ITEM.test(lines[end]))) end += 1;
+  place.append(inline(lines.slice(at, end).join("\n"), h("p")));
+  return end;
+}
+
+/** Put the text into a node, with emphasis, code and links. */
+function inline(text, node, depth = 0) {
+  let rest = text;
+  while (rest) {
+    const found = depth < DEPTH_MAX && text.length < STYLED_MAX ? INLINE.exec(rest) : null;
+    if (!found) break;
+    node.append(visible(rest.slice(0, found.index)), styled(found, depth));
+    rest = rest.slice(found.index + found[0].length);
+  }
+  node.append(visible(rest));
+  return node;
+}
+
+function styled(found, depth) {
+  const [all, , codeText, strong, strong2, soft, soft2, gone, label, target] = found;
+  if (codeText !== undefined) return h("code", { text: codeText });
+  if (strong ?? strong2) return inline(strong ?? strong2, h("strong"), depth + 1);
+  if (soft ?? soft2) return inline(soft ?? soft2, h("em"), depth + 1);
+  if (gone) return inline(gone, h("del"), depth + 1);
+  if (all.startsWith("!") || !SAFE.test(target)) return document.createTextNode(visible(all));
+  return inline(label || target, h("a", { href: target, rel: "noreferrer noopener nofollow", target: "_blank", title: visible(target) }), depth + 1);
+}

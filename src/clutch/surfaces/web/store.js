@@ -1,0 +1,73 @@
+// The tasks that the page knows. An event brings a whole task, which replaces the one before; views hear once per frame
+// which ids have changed, however many events came.
+
+import { perFrame } from "/web/dom.js";
+
+const tasks = new Map();
+const watchers = new Set();
+let changed = new Set();
+
+const flush = perFrame(() => {
+  const ids = changed;
+  changed = new Set();
+  for (const act of watchers) if (act(ids) === false) watchers.delete(act);
+});
+
+/** `act(ids)` runs at most once per frame, until it returns false. */
+export function onTasks(act) { watchers.add(act); }
+
+export const task = (id) => tasks.get(id);
+export const all = () => tasks.values();
+
+/** Bring in a task of a list or of an answer. */
+export function keep(found) {
+  const before = tasks.get(found.taskId);
+  if (found.segments === undefined) found.segments = before?.segments ?? [];
+  tasks.set(found.taskId, found);
+  changed.add(found.taskId);
+  flush();
+}
+
+/** Bring in the task of an event. Its bar continues where the activity changed. */
+export function apply({ at, task: found }) {
+  if (!found) return;
+  const before = tasks.get(found.taskId);
+  const moment = (Date.parse(at) - Date.parse(found.createdAt)) / 1000;
+  found.segments = continued(before?.segments ?? [], found.activity, moment);
+  keep(found);
+}
+
+function continued(segments, activity, moment) {
+  const last = segments.at(-1);
+  if (last && last.end === null) {
+    if (last.activity === activity) return segments;
+    const ended = { ...last, end: Math.max(last.start, moment) };
+    return activity === null ? [...segments.slice(0, -1), ended] : [...segments.slice(0, -1), ended, { activity, start: ended.end, end: null }];
+  }
+  return activity === null ? segments : [...segments, { activity, start: Math.max(last?.end ?? 0, moment), end: null }];
+}
+
+/** Forget all tasks but these: a list was loaded again. */
+export function forgetAllBut(ids) {
+  for (const id of tasks.keys()) if (!ids.has(id)) { tasks.delete(id); changed.add(id); }
+  flush();
+}
+
+/** From the top of the tree to the task, as far as the page knows. Imported tasks can be each other's parent. */
+export function lineage(id) {
+  const path = [];
+  for (let one = tasks.get(id); one && path.length < 50; one = tasks.get(one.parentTaskId)) {
+    if (path.includes(one)) break;
+    path.unshift(one);
+  }
+  return path;
+}
+
+/** The figures over all tasks, as the gateway sent them last. */
+export const overview = { summary: null, inbox: [], problems: [], model: null, isDemo: false };
+const overviewWatchers = new Set();
+export function onOverview(act) { overviewWatchers.add(act); }
+export function setOverview(found) {
+  Object.assign(overview, found);
+  for (const act of overviewWatchers) act(overview);
+}
