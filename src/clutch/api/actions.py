@@ -161,7 +161,7 @@ class Actions:
         self._tasks = TaskActions(services)
 
     async def kill(self, call: ActionCall[Killing]) -> objects.KilledObject:
-        """Stop a task and all of its descendants. Its result is never delivered. `dryRun` only lists what would stop."""
+        """Stop a task and all of its descendants. Its result is never delivered. `dryRun` only lists them."""
         caller, reason = call.caller, call.body.reason
         if call.target == ALL_TASKS:
             root = reads.own_root(reads.standpoint(caller))
