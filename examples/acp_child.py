@@ -31,7 +31,7 @@ SMALL = AcpAgent(name="small", command=sys.executable, args=(f"{HERE}/acp_agent.
 async def main(agent: str | AcpAgent, prompt: str) -> None:
     clutch = Clutch("acp-state", acp=[agent])
 
-    @clutch.hook("needs_me")
+    @clutch.hook("attention_required")
     async def approve(event: dict[str, Any]) -> None:
         """Approve what the agent asks. A real program shows `question.detail` to a person first."""
         for question in await clutch.inbox():

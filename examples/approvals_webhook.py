@@ -28,7 +28,7 @@ REFUND_MAX = 100
 
 
 class Approver:
-    """An HTTP server that receives the event `needs_me` and decides through the API of Clutch."""
+    """An HTTP server that receives the event `attention_required` and decides through the API of Clutch."""
 
     def __init__(self) -> None:
         self.clutch: Clutch | None = None  # in another process: Clutch.connect("approvals-state")
@@ -65,7 +65,7 @@ class Approver:
 
 async def main() -> None:
     approver = Approver()
-    hook = Webhook(await approver.start(), ("needs_me",))
+    hook = Webhook(await approver.start(), ("attention_required",))
     # A real model: replace models=fake_model by model="anthropic:claude-sonnet-4-5"
     clutch = Clutch("approvals-state", models=fake_model, hooks=[hook])
 

@@ -385,7 +385,7 @@ async def test_a_plan_that_waits_for_a_person_is_told_with_the_command_that_lead
     tmp_path: Path,
 ) -> None:
     heard: list[dict[str, Any]] = []
-    async with place(tmp_path, listening(Hook.NEEDS_ME, to=heard)) as there:
+    async with place(tmp_path, listening(Hook.ATTENTION_REQUIRED, to=heard)) as there:
         answer = await there.spawn(plan_mode=True)
         assert isinstance(answer, Accepted)
         await there.until_heard(heard)
@@ -396,15 +396,15 @@ async def test_a_plan_that_waits_for_a_person_is_told_with_the_command_that_lead
             "label": "worker",
             "kind": "plan",
             "command": "clutch inbox",
-            "event": "needs_me",
-            "key": f"hook:needs_me:{answer.task_id}:plan:1:0",
+            "event": "attention_required",
+            "key": f"hook:attention_required:{answer.task_id}:plan:1:0",
         }
     ]
 
 
 async def test_a_question_is_told_once_and_costs_nothing_where_nobody_listens(tmp_path: Path) -> None:
     heard: list[dict[str, Any]] = []
-    for number, hooks in enumerate((listening(Hook.NEEDS_ME, to=heard), HookRegistry())):
+    for number, hooks in enumerate((listening(Hook.ATTENTION_REQUIRED, to=heard), HookRegistry())):
         async with place(tmp_path / str(number), hooks, models=Asking()) as there:
             await there.spawn()
             await there.until_row("SELECT 1 FROM questions")

@@ -64,7 +64,6 @@ KEPT: Final = (
     Kept(r"children settled|nobody came back", "reasons as the tables store them"),
     Kept(r"in (?:your|their) own words", "plain English in an instruction to a model"),
     Kept(r"(?:completes?|replaces?) the last word", "the word before the cursor"),
-    Kept(r"needs_me", "a machine-readable name: a hook, and a value of `notify`"),
     Kept(r"wall clock", "the clock of a machine"),
     Kept(r"time\.sleep|asyncio\.sleep", "names of Python"),
 )

@@ -463,7 +463,9 @@ class Hook(StrEnum):
         "subagent_ended"  #: once for each generation: delivered, given up, killed, or its session has ended
     )
     REMOVED = "subagent_removed"  #: its session and transcript are gone
-    NEEDS_ME = "needs_me"  #: a question, an approval, an exhausted budget or a plan waits for a user
+    ATTENTION_REQUIRED = (
+        "attention_required"  #: a question, an approval, an exhausted budget or a plan waits for a user
+    )
     DELIVERY_TARGET = "subagent_delivery_target"  #: asked where a requester's reply to a result goes
 
 

@@ -365,7 +365,7 @@ class Serving:
 class Notify(StrEnum):
     """What the user is notified of: by a bell, on a desktop, through a webhook."""
 
-    NEEDS_ME = "needs_me"
+    ATTENTION_REQUIRED = "attention_required"
     ALL_DONE = "all_done"
 
 

@@ -119,7 +119,7 @@ def _is_from_what_is_approved(server: str, offer: ToolOffer) -> Tx[bool]:
 
 def _put(now: float, policy: Policy, asked: NewQuestion) -> Tx[None]:
     yield from questions.insert(now, NO_SESSION, asked.id, [asked])
-    yield from outbox.needs_me(now, policy, NO_SESSION, asked.kind.value, str(asked.id))
+    yield from outbox.attention_required(now, policy, NO_SESSION, asked.kind.value, str(asked.id))
     yield HINT, ("question", NO_SESSION)
 
 

@@ -380,9 +380,9 @@ def removed(
         yield from _post(now, task_id, Hook.REMOVED, f"{task_id}", told)
 
 
-def needs_me(now: float, policy: Policy, session_id: int, kind: str, fact: str) -> Tx[None]:
+def attention_required(now: float, policy: Policy, session_id: int, kind: str, fact: str) -> Tx[None]:
     """A run waits for a user. `fact`: distinguishes this question of the session from the next."""
-    if Hook.NEEDS_ME not in policy.hooks:
+    if Hook.ATTENTION_REQUIRED not in policy.hooks:
         return
     rows = yield (
         "SELECT s.key, s.is_task, t.label FROM sessions s LEFT JOIN tasks t ON t.id = s.id WHERE s.id = ?",
@@ -396,7 +396,7 @@ def needs_me(now: float, policy: Policy, session_id: int, kind: str, fact: str) 
         "kind": kind,
         "command": "clutch inbox",
     }
-    yield from _post(now, session_id, Hook.NEEDS_ME, f"{session_id}:{fact}", told)
+    yield from _post(now, session_id, Hook.ATTENTION_REQUIRED, f"{session_id}:{fact}", told)
 
 
 def _post(now: float, task_id: int, hook: Hook, fact: str, told: Mapping[str, Any]) -> Tx[None]:

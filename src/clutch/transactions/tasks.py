@@ -312,7 +312,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
             yield from inbox.void_notes(session.id)
             if task.notify_parent:
                 yield from inbox.ask_approval(now, session, task.requester_id, generation)
-            yield from outbox.needs_me(
+            yield from outbox.attention_required(
                 now, policy, session.id, "plan", f"plan:{generation}:{task.plan_round}"
             )
         case fx.Stop(reason):

@@ -337,7 +337,9 @@ def ask(now: float, owned: OwnedRun, seq: int, asked: Sequence[NewQuestion], non
         words = "\n".join(one.words for one in asked if one.kind is QuestionKind.QUESTION)
         if words:
             yield from inbox.ask(now, policy.announcing, session, words, f"{run_id}:{seq}", nonce)
-    yield from outbox.needs_me(now, policy, session_id, asked[0].kind.value, f"{seq}:{asked[0].index}")
+    yield from outbox.attention_required(
+        now, policy, session_id, asked[0].kind.value, f"{seq}:{asked[0].index}"
+    )
     session.owner = None
     yield from sessions.save(now, policy, session)
     yield HINT, ("question", session_id)

@@ -273,7 +273,7 @@ class Notices:
     def of_inbox(self, items: Sequence[Mapping[str, Any]]) -> Iterator[Notice]:
         new = [item for item in items if item["id"] not in self._asked]
         self._asked = {item["id"] for item in items}
-        for item in new if Notify.NEEDS_ME in self.wishes else ():
+        for item in new if Notify.ATTENTION_REQUIRED in self.wishes else ():
             who, what = (
                 item["label"] or item["sessionKey"],
                 visible(" ".join(item["text"].split()), TEXT_CHARS_MAX),
