@@ -89,12 +89,13 @@ export class Cards {
     const text = h("textarea", { rows: 1, placeholder: item.kind === "question" ? "Your answer" : "Comment (optional)" });
     text.setAttribute("aria-label", `${text.placeholder} for ${visible(item.label || item.sessionKey || item.id)}`);
     const card = h("li", { "data-key": itemKey(item) });
+    card.run = null;
     const name = item.label || item.sessionKey || item.id;
     const title = item.taskId ? h("a", { href: link({ task: item.taskId }), "data-local": true, text: name }) : h("span", { text: name });
     card.append(
       h("p", { class: "card-title" }, h("strong", { text: TITLES[item.kind] ?? item.kind }), " · ", title),
       this.question(item), h("div", { class: "card-actions" }, text, ...this.decisions(item, card)),
-      h("p", { class: "said", role: "alert" }));
+      h("div", { class: "card-said" }, h("p", { class: "said", role: "alert" }), card.run));
     return card;
   }
 
@@ -116,8 +117,8 @@ export class Cards {
     const approve = () => this.decide(item, card, "approve");
     const reject = decision("Reject", () => this.decide(item, card, "reject"));
     if (!("tool" in item.detail)) return [decision("Approve", approve, "primary"), reject];
-    // `Cancel` takes the place of `Approve`, and `Reject` stays: a double click or a change of mind decides nothing. The
-    // place of `Run it` is kept free, so that no button moves.
+    // `Cancel` takes the place of `Approve`, and `Reject` stays: a double click or a change of mind decides nothing.
+    // `Run it` stands elsewhere, in a place that is kept free, so that no button moves.
     const confirming = (isAsked) => {
       for (const one of [cancel, run]) one.classList.toggle("absent", !isAsked);
       first.classList.toggle("absent", isAsked);
@@ -125,9 +126,9 @@ export class Cards {
       (isAsked ? cancel : first).focus();
     };
     const cancel = decision("Cancel", () => confirming(false), "absent");
-    const run = decision("Run it", approve, "danger absent");
+    const run = (card.run = decision("Run it", approve, "danger absent"));
     const first = decision("Approve", () => confirming(true), "primary");
-    return [run, h("span", { class: "stack" }, first, cancel), reject];
+    return [h("span", { class: "stack" }, first, cancel), reject];
   }
 
   /** Disabled from the press until the gateway refuses: one press is one decision. */

@@ -29,6 +29,7 @@ export function showView(view) {
   const place = byId("view");
   place.replaceChildren();
   place.className = `view-${view.name}`;
+  put(byId("title"), view.title);
   view.show(place);
 }
 

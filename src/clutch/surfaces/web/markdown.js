@@ -5,11 +5,14 @@ import { h, visible } from "/web/dom.js";
 
 const SAFE = /^(https?:|mailto:)/i;
 const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^\s*](?:.*?[^\s*])?)\*|(?<![\w])_([^\s_](?:.*?[^\s_])?)_(?![\w])|~~(.+?)~~|!?\[([^\]]*)\]\(([^()\s]*)\)/s;
+let headings = { first: 3, last: 2 };
 const DEPTH_MAX = 8; // of emphasis inside emphasis
 const STYLED_MAX = 20000; // characters; a longer paragraph is data, and searching it for pairs would take long
 
-export function renderMarkdown(text) {
+/** `level`: of the first heading. No level is left out below it, whatever the text does. */
+export function renderMarkdown(text, level = 3) {
   const place = h("div", { class: "markdown" });
+  headings = { first: level, last: level - 1 };
   blocks(String(text).split("\n"), place);
   return place;
 }
@@ -27,8 +30,8 @@ function block(lines, at, place) {
   if (fence) return code(lines, at, fence[1], place);
   const heading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/.exec(line);
   if (heading) {
-    // The page has a heading of its own above: those of a text begin at the third level.
-    place.append(inline(heading[2], h(`h${Math.min(6, heading[1].length + 2)}`)));
+    headings.last = Math.min(6, headings.first + heading[1].length - 1, headings.last + 1);
+    place.append(inline(heading[2], h(`h${headings.last}`)));
     return at + 1;
   }
   if (/^ {0,3}([-*_])( *\1){2,} *$/.test(line)) {

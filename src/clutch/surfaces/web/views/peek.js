@@ -45,7 +45,7 @@ async function showResult(task, place) {
   try {
     const { text } = await ask(taskPath(task.taskId, "/result"));
     if (!text) put(place, task.errorText ?? "There is no final text.");
-    else place.append(renderMarkdown(text.length > SHOWN_CHARS ? `${text.slice(0, SHOWN_CHARS)}…` : text));
+    else place.append(renderMarkdown(text.length > SHOWN_CHARS ? `${text.slice(0, SHOWN_CHARS)}…` : text, 2));
   } catch (error) {
     put(place, connection.failed(error));
   }

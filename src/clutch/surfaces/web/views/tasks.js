@@ -18,6 +18,8 @@ const TITLES = { "needs attention": "Needs attention", active: "Active", undeliv
 const COLUMNS = [["Task", "c-task"], ["Doing now", "c-doing"], ["Timeline", "c-bar"], ["Elapsed", "c-elapsed"], ["Tokens", "c-tokens"], ["Cost", "c-cost"]];
 const EXAMPLES = ["Summarise the README of this project.", "Find every TODO in this project and group them by topic.", "Read the docs with three subagents and list what is unclear."];
 
+const FINISHED = 3; // the place of the last group
+
 const listed = new Set(); // the ids that belong into the list
 const rows = new Map();
 const sections = new Map();
@@ -47,7 +49,7 @@ export const tasksView = {
   load,
   show(place) {
     grid.append(head);
-    place.append(h("h1", { class: "hidden-text", text: "Tasks" }), filterBar(batchButton()), cards.list, grid, empty, nothing, more);
+    place.append(filterBar(batchButton()), cards.list, grid, empty, nothing, more);
     isLoaded = false;
   },
 };
@@ -95,6 +97,8 @@ const draw = perFrame(() => {
     const lines = shown.flatMap(({ task, level, children, family }) => {
       const row = rowOf(task);
       row.family = family;
+      // A family that ends while it is shown stays as it was: nothing folds under the eyes of the user.
+      if (children && family.urgency < FINISHED && !folded.has(task.taskId)) folded.set(task.taskId, true);
       fillRow(row, task, { level, children, isOpen: isOpen(task), isSelected: task.taskId === at().task });
       const peek = peekOf(task.taskId);
       return peek ? [row, peek] : [row];
@@ -216,7 +220,7 @@ const KEYS = {
   ArrowRight: (row, task) => (row.getAttribute("aria-expanded") === "false" ? fold(task, true) : KEYS.ArrowDown(row)),
   ArrowLeft: (row, task) => (row.getAttribute("aria-expanded") === "true" ? fold(task, false) : focusRow(rows.get(task.parentTaskId))),
   Enter: (row, task) => go({ task: task.taskId, tab: "activity" }),
-  " ": (row, task) => { togglePeek(task, inboxItems(), () => focusRow(row)); draw(); },
+  " ": (row, task) => { togglePeek(task, inboxItems(), () => focusRow(row)); draw(); requestAnimationFrame(() => peekOf(task.taskId)?.scrollIntoView({ block: "nearest" })); },
 };
 
 grid.addEventListener("keydown", (event) => {
