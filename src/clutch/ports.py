@@ -303,6 +303,8 @@ class Launch:
     cwd: str | None
     env: Mapping[str, str]
     kept: tuple[int, ...] = ()  #: open files it takes along
+    #: waits until the program sees a new state directory, ends it and returns why; None without a sandbox
+    exposed: Callable[[], Awaitable[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

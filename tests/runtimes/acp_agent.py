@@ -5,6 +5,7 @@
     clutch-test: sulk PATH                 the same, and ends its turn as cancelled when it is not given
     clutch-test: orphan PATH               starts a process that leaves the group, writes its number, waits
     clutch-test: die                       ends in the middle
+    clutch-test: until PATH                says "there" when there is such a file
     clutch-test: probe PATH                says all its variables, what is in the file, and what the client makes of
                                            being asked for it
     clutch-test: recall                    says everything it was ever told in this session
@@ -133,6 +134,11 @@ class Obedient:
     async def _wait(self, session_id: str, words: str) -> str:
         await self._cancelled.wait()
         return ""
+
+    async def _until(self, session_id: str, words: str) -> str:
+        while read(words).startswith("cannot"):  # noqa: ASYNC110 - another process makes it, without an event
+            await asyncio.sleep(0.02)
+        return "there"
 
     async def _die(self, session_id: str, words: str) -> str:
         print("out of paper, api_key=sk-live-0123456789abcdefXYZ", file=sys.stderr, flush=True)

@@ -184,6 +184,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "docs/test_readme.py::test_no_agent_reads_the_token_that_the_example_left_in_the_folder",
         "tools/test_protected_files.py::test_commands_neither_read_nor_write_a_state_directory",
         "tools/test_protected_files.py::test_file_tools_refuse_a_state_directory_made_at_any_time",
+        "tools/test_new_state.py::test_a_running_program_never_reads_a_state_directory_that_clutch_makes",
+        "tools/test_new_state.py::test_a_program_that_sees_a_state_directory_moved_in_is_ended",
         "tools/test_protected_files.py::test_commands_read_and_do_not_change_instructions_config_agents_and_skills",
         "tools/test_protected_files.py::test_nested_repositories_are_read_only",
         "tools/test_protected_files.py::test_programs_planted_in_a_new_repository_do_not_run_outside",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import tempfile
@@ -14,8 +13,9 @@ import pytest
 
 from clutch.ports import ToolContext
 from clutch.tools.sandbox import bubblewrap
+from clutch.tools.sandbox.lifetime import FirstProcess
 from clutch.tools.sandbox.policy import MIB, Sandbox, SandboxLimits, SandboxPolicy
-from clutch.tools.sandbox.process import FirstProcess, probe
+from clutch.tools.sandbox.process import probe
 from clutch.tools.sandbox.protected_files import guards_of
 from clutch.tools.shell import Shell, ShellArguments
 from tests.tools.escapes.attempts import PYTHON, SHELL
@@ -111,7 +111,7 @@ def plain_run(world: World, script: str) -> str:
             group=someone,
             extra_groups=[] if is_root else None,
         )
-        asyncio.run(first.gone())
+        first.wait()
     return (done.stdout + done.stderr).decode(errors="replace")
 
 

@@ -359,8 +359,10 @@ def is_stripped(*, outcome: Outcome | None, is_begun: bool, is_archived: bool) -
 
 
 LOCK = "lock"
+#: Written with the lock, before a state directory holds anything else.
+STATE_MARK = ".clutch-state"
 #: Beside a lock, one of these makes a folder a state directory. With PostgreSQL there is no database file.
-STATE_FILES = frozenset(("clutch.db", "token", "gateway.json"))
+STATE_FILES = frozenset((STATE_MARK, "clutch.db", "token", "gateway.json"))
 SKILL = "SKILL.md"
 #: Names whose presence in a folder says what the folder is.
 MARKS = frozenset((LOCK, *STATE_FILES, "HEAD", "commondir", "objects", "refs", SKILL))

@@ -8,8 +8,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
@@ -104,6 +104,13 @@ NOT_FOUND = 127  # of a shell or of `env`: there is no such program
 GO_ON = "Your work on this was interrupted and you are started again. Look how far you came and continue:\n\n"
 
 
+RESTARTS_MAX = 3  # of one run, for state directories that appear in its workspace
+
+
+class _Exposed(RuntimeFailed):
+    """The program was ended because a state directory appeared in its workspace."""
+
+
 class AcpRuntime:
     """`home`: where it remembers sessions. `walls`: for sessions whose tools run behind them."""
 
@@ -118,10 +125,18 @@ class AcpRuntime:
                 f"the agent {self._agent.name!r} writes files and runs commands, and this session may not do both"
             )
         await self._prepare()
+        for _ in range(RESTARTS_MAX):
+            with suppress(_Exposed):  # started again, as after a crash; the new sandbox hides the directory
+                return await self._run(job)
+        return await self._run(job)
+
+    async def _run(self, job: RuntimeJob) -> Answer:
         # A sandbox walks through the workspace when it is made and when it is left.
         launching = in_thread(partial(self._launching, job))
         async with launching as launch, _started(launch) as program, BackgroundTasks() as tasks:
             tasks.start(self._watch(job, program), "clutch-acp-limits")
+            if launch.exposed is not None:
+                tasks.start(_watch_state(launch.exposed, program), "clutch-acp-state")
             try:
                 return await self._talk(job, program)
             finally:
@@ -137,7 +152,8 @@ class AcpRuntime:
 
     # ---- starting it ---------------------------------------------------------------------------------
 
-    def _launching(self, job: RuntimeJob) -> AbstractContextManager[Launch]:
+    @contextmanager
+    def _launching(self, job: RuntimeJob) -> Iterator[Launch]:
         agent, env = self._agent, self._agent.environment()
         if job.files is not None:
             env["TASK_DIR"] = job.files
@@ -146,15 +162,18 @@ class AcpRuntime:
             raise RuntimeFailed(f"the agent {agent.name!r} needs `{agent.command}`; {agent.remedy}")
         cwd, argv = _where(job), (command, *agent.args)
         if not (job.is_boxed and agent.sandbox):
-            return nullcontext(Launch(argv, cwd, env))
+            yield Launch(argv, cwd, env)
+            return
         env.pop("TASK_DIR", None)
-        try:
-            return self._walls.launching(argv, env, self._room(job))
-        except ToolFailed as error:
-            raise RuntimeFailed(
-                f"the agent {agent.name!r} must run in a sandbox here, and {error}; to run it with all your rights, "
-                f"set acp.agents.{agent.name}.sandbox to false"
-            ) from error
+        with ExitStack() as stack:
+            try:
+                launch = stack.enter_context(self._walls.launching(argv, env, self._room(job)))
+            except ToolFailed as error:
+                raise RuntimeFailed(
+                    f"the agent {agent.name!r} must run in a sandbox here, and {error}; to run it with all your "
+                    f"rights, set acp.agents.{agent.name}.sandbox to false"
+                ) from error
+            yield launch
 
     def _room(self, job: RuntimeJob) -> SandboxAccess:
         agent = self._agent
@@ -302,6 +321,8 @@ class AcpRuntime:
         )
 
     async def _trouble(self, what: str, program: Program) -> RuntimeFailed:
+        if program.is_exposed:
+            return _Exposed(f"the agent {self._agent.name!r} was ended: {program.verdict}")
         if program.verdict:
             return RuntimeFailed(
                 f"the agent {self._agent.name!r} was ended: {program.verdict}; give it less to do, or raise "
@@ -313,6 +334,12 @@ class AcpRuntime:
         return RuntimeFailed(
             f"the agent {self._agent.name!r} {what}{heard}; run `{line}` by hand to see what it needs"
         )
+
+
+async def _watch_state(exposed: Callable[[], Awaitable[str]], program: Program) -> None:
+    verdict = await exposed()
+    program.is_exposed = True
+    program.condemn(verdict)
 
 
 @asynccontextmanager

@@ -44,6 +44,7 @@ class Program:
         self._errors = bytearray()
         self.noise = ""
         self.verdict = ""  #: why it was ended from here
+        self.is_exposed = False  #: ... because it saw a new state directory
         self._tasks = BackgroundTasks()
         self._listening = self._tasks.call(self._listen(), "clutch-acp-stderr")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from clutch.core.attachments import LOCK, STATE_FILES, STATE_MARK
 from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirectory
 
 #: What an operator may have written before there was anything else.
@@ -37,8 +38,7 @@ class StateDirectory:
     def acquire(self) -> Self:
         """Raises StateDirectoryInUse, UnsafeStateDirectory."""
         with private(self.path) as here, _writable(self.path):
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            lock = os.open("lock", flags, 0o600, dir_fd=here)
+            lock = _marked(here)
         try:
             os.fchmod(lock, 0o600)
             self._take(lock)
@@ -75,6 +75,26 @@ class StateDirectory:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+
+def mark(path: Path) -> None:
+    """Make a directory recognisable as a state directory that has no database file, because it is in PostgreSQL."""
+    path.mkdir(0o700, parents=True, exist_ok=True)
+    with _writable(path):
+        here = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.close(_marked(here))
+        finally:
+            os.close(here)
+
+
+def _marked(here: int) -> int:
+    """Return the lock file, open. Agents see no directory that has it beside one of STATE_FILES."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(LOCK, flags, 0o600, dir_fd=here)
+    if STATE_FILES.isdisjoint(os.listdir(here)):
+        os.close(os.open(STATE_MARK, flags, 0o600, dir_fd=here))
+    return lock
 
 
 @contextmanager

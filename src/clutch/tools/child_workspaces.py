@@ -23,10 +23,10 @@ from clutch.contain import BackgroundTasks
 from clutch.ports import ToolFailed, WorkspaceFailed
 from clutch.tools.directories import alone, numbered, opened, remove
 from clutch.tools.sandbox import bubblewrap
+from clutch.tools.sandbox.lifetime import FirstProcess
 from clutch.tools.sandbox.policy import Sandbox, SandboxPolicy
 from clutch.tools.sandbox.process import (
     CHUNK_BYTES,
-    FirstProcess,
     SandboxKind,
     end,
     kill_over_limit,
@@ -114,7 +114,7 @@ async def _git_ended(policy: SandboxPolicy, kind: SandboxKind, command: list[str
                 exit_code = await process.wait()
         finally:
             await end(process)
-            await first.gone()
+            await asyncio.to_thread(first.wait)
     if watching.done() and not watching.cancelled():
         raise IsolationFailed(f"git was ended: {watching.result()}")
     return GitResult(exit_code, output.decode("utf-8", "replace").strip())

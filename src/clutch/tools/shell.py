@@ -10,8 +10,7 @@ import asyncio
 import codecs
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,17 +21,18 @@ from clutch.core.attachments import Side
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools.arguments import Arguments
 from clutch.tools.sandbox import bubblewrap
+from clutch.tools.sandbox.lifetime import FirstProcess, running_sandbox
 from clutch.tools.sandbox.policy import ENVIRONMENT, MIB, Sandbox, SandboxLimits, SandboxPolicy
 from clutch.tools.sandbox.process import (
     CHUNK_BYTES,
-    FirstProcess,
     SandboxKind,
+    broken_limit,
     end,
-    kill_over_limit,
+    kill,
     sandbox_kind,
     start,
 )
-from clutch.tools.sandbox.protected_files import guarding, guards_of, noted, withhold
+from clutch.tools.sandbox.protected_files import withhold
 from clutch.tools.task_files import made
 from clutch.tools.workspace import FileAccessError, parts_of
 
@@ -74,21 +74,20 @@ class Shell:
             raise ToolFailed(str(error)) from error
         kind = await asyncio.to_thread(sandbox_kind, self.sandbox, for_shell=True)
         command = ["/bin/sh", "-c", arguments.command]
-        found = () if kind is SandboxKind.NONE else await asyncio.to_thread(guards_of, policy)
-        with guarding(policy, found) as guards, closing(FirstProcess()) as first:
-            async with in_thread(partial(noted, policy, guards)), BackgroundTasks() as tasks:
-                starting = tasks.call(
-                    start(policy, command, kind=kind, cwd=cwd, guards=guards, first=first), "clutch-shell"
-                )
-                is_sandboxed = kind is not SandboxKind.NONE
-                try:
-                    run = _Run(await asyncio.shield(starting), policy, on_output)
-                    await run.until_over()
-                finally:
-                    made_new = await to_the_end(
-                        _ended(starting, first, partial(withhold, policy, guards), is_sandboxed)
-                    )
-                return "\n".join([run.answer(), *(f"({one})" for one in made_new)])
+        is_sandboxed = kind is not SandboxKind.NONE
+        around = partial(running_sandbox, policy, is_sandboxed=is_sandboxed)
+        async with in_thread(around) as sandbox, BackgroundTasks() as tasks:
+            starting = tasks.call(
+                start(policy, command, kind=kind, cwd=cwd, guards=sandbox.guards, first=sandbox.first),
+                "clutch-shell",
+            )
+            try:
+                run = _Run(await asyncio.shield(starting), policy, on_output)
+                await run.until_over(sandbox.exposed if is_sandboxed else None)
+            finally:
+                rename_planted = partial(withhold, policy, sandbox.guards)
+                made_new = await to_the_end(_ended(starting, sandbox.first, rename_planted, is_sandboxed))
+            return "\n".join([run.answer(), *(f"({one})" for one in made_new)])
 
     def _policy(self, root: str, wall_s: float, files: str | None) -> SandboxPolicy:
         return SandboxPolicy(
@@ -113,7 +112,7 @@ async def _ended(
     await asyncio.wait([starting])
     if starting.exception() is None:
         await end(starting.result())
-    await first.gone()
+    await asyncio.to_thread(first.wait)
     return await asyncio.to_thread(rename_planted) if is_sandboxed else []
 
 
@@ -150,14 +149,17 @@ class _Run:
         self._verdict: str | None = None  #: why it was ended, if it did not end by itself
         self._began, self._took_s = time.monotonic(), 0.0
 
-    async def until_over(self) -> None:
-        """Wait until the command has ended or must be ended."""
+    async def until_over(self, exposed: Callable[[], Awaitable[str]] | None) -> None:
+        """Wait until the command has ended or must be ended. `exposed`: of its sandbox."""
         limits = self._policy.limits
         try:
             async with asyncio.timeout(limits.wall_s), asyncio.TaskGroup() as group:
-                watching = group.create_task(self._watch())
+                limit = partial(broken_limit, self._process.pid, self._policy)
+                reasons = (limit, exposed) if exposed else (limit,)
+                watching = [group.create_task(self._watch(reason)) for reason in reasons]
                 await self._read()
-                watching.cancel()
+                for task in watching:
+                    task.cancel()
         except TimeoutError:
             self._verdict = f"it took longer than {limits.wall_s:g} s"
         self._took_s = time.monotonic() - self._began
@@ -177,8 +179,9 @@ class _Run:
                 return
         await self._process.wait()
 
-    async def _watch(self) -> None:
-        self._verdict = await kill_over_limit(self._process, self._policy)  # the reader sees the end
+    async def _watch(self, reason: Callable[[], Awaitable[str]]) -> None:
+        self._verdict = await reason()
+        kill(self._process)  # the reader sees the end
 
     def _outcome(self) -> str:
         took = f"{self._took_s:.1f} s"

@@ -48,7 +48,7 @@ from clutch.ports import (
     ToolFailed,
 )
 from clutch.store.sqlite import SqliteStore
-from clutch.store.state_directory import StateDirectory, private
+from clutch.store.state_directory import StateDirectory, mark, private
 from clutch.store.transaction import Database
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import default_state_directory
@@ -57,6 +57,7 @@ from clutch.tools.import_guard import GUARD
 from clutch.tools.mcp import McpServer
 from clutch.tools.mcp.server import diagnosed
 from clutch.tools.registry import AllTools, ToolSettings
+from clutch.tools.sandbox.lifetime import wait_until_hidden
 from clutch.tools.sandbox.policy import Sandbox
 from clutch.tools.sandbox.process import SandboxKind, sandbox_kind
 from clutch.tools.sandbox.protected_files import COMMANDS, finish, is_settled, unread_instructions
@@ -92,6 +93,7 @@ async def open_store(
         directory = stack.enter_context(StateDirectory(home))
     except StateDirectoryInUse as error:
         raise _owned_by(home, error) from error
+    await asyncio.to_thread(wait_until_hidden, home)
     return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
 
 
@@ -366,7 +368,9 @@ async def running_engine(
         policy, channels = _hooked(hooks, policy, channels)
     async with AsyncExitStack() as stack:
         db, lives = await open_store(stack, home, database, clock, policy)
-        await asyncio.to_thread(home.mkdir, 0o700, parents=True, exist_ok=True)
+        if database is not None:
+            await asyncio.to_thread(mark, home)
+            await asyncio.to_thread(wait_until_hidden, home)
         if models is None:
             models, router = await open_models(stack, providers, policy, clock)
         tools = toolbox or AllTools(policy.limits, ToolSettings(), home)

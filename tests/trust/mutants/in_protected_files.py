@@ -64,6 +64,25 @@ def _loads_anything(refuse_writable: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _never_looks_again(new_state: Any) -> tuple[Any, ...]:
+    del new_state
+
+    def bug(policy: Any, hidden: Any, since: Any) -> None:
+        del policy, hidden, since
+
+    return (bug,)
+
+
+def _waits_for_none(showing: Any) -> tuple[Any, ...]:
+    del showing
+
+    def bug(path: Any) -> list[str]:
+        del path
+        return []
+
+    return (bug,)
+
+
 def _mutant(name: str, target: str, plant: Any, about: str) -> Mutant:
     return Mutant(name, (f"clutch.{target}",), _FILES, (), plant, about)
 
@@ -86,6 +105,18 @@ MUTANTS = (
         "tools.sandbox.protected_files.findings",
         _only_at_the_top,
         "what lies deeper in a workspace is not guarded from commands",
+    ),
+    _mutant(
+        "state_directories_moved_in_are_seen",
+        "tools.sandbox.lifetime.new_state",
+        _never_looks_again,
+        "a program that runs reads a state directory that is moved into its workspace",
+    ),
+    _mutant(
+        "new_state_directories_are_seen",
+        "tools.sandbox.lifetime.showing",
+        _waits_for_none,
+        "a program that runs reads the token of a state directory that Clutch makes in its workspace",
     ),
     _mutant(
         "planted_files_stay",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def _story() -> Iterator[str]:
         yield from _read(str(root))
         yield from _written(str(root))
         yield from _unguarded(str(root))
+        yield from _appeared(root)
         yield from _planted(root)
         yield from _loaded(root)
 
@@ -78,6 +80,22 @@ def _unguarded(root: str) -> Iterator[str]:
     for name in _READ_ONLY:
         if not any(is_beneath(f"{root}/{name}", guard.path) for guard in guards):
             yield f"a command can change {name}"
+
+
+def _appeared(root: Path) -> Iterator[str]:
+    from clutch.tools.sandbox.lifetime import new_state, running_sandbox, showing
+    from clutch.tools.sandbox.policy import SandboxPolicy
+
+    policy, late = SandboxPolicy(str(root)), root / "deep" / "late-state"
+    with running_sandbox(policy) as sandbox:
+        hidden, since = [guard.path for guard in sandbox.guards if guard.is_hidden], time.monotonic()
+        late.mkdir()
+        for file in ("lock", "clutch.db"):
+            (late / file).touch()
+        if new_state(policy, tuple(hidden), since) is None:
+            yield "a running command sees a state directory that is moved in"
+        if not showing(str(late)):
+            yield "a running command sees a state directory that Clutch makes"
 
 
 def _planted(root: Path) -> Iterator[str]:

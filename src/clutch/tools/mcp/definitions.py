@@ -421,6 +421,7 @@ class Wire:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     is_up: bool = False  #: the handshake is done: the server gets time to stop
     exit_code: int | None = None
+    verdict: str = ""  #: why Clutch has ended it
     noise: int = 0  #: lines on stdout that are no messages
     first_noise: str = ""
     _stderr: bytes = b""
@@ -435,7 +436,7 @@ class Wire:
     def final_output(self, without_secrets: Callable[[str], str]) -> str:
         # Secrets are masked before the text is cut: half of a secret would not be recognised.
         said = without_secrets(self._stderr.decode("utf-8", "replace")).strip()[-STDERR_CHARS_SHOWN:]
-        words = []
+        words = [self.verdict] if self.verdict else []
         if self.exit_code is not None:
             words.append(f"exit code {self.exit_code}")
         if self.noise:

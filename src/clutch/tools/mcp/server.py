@@ -12,8 +12,8 @@ import hashlib
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,15 +66,16 @@ def launching(server: McpServer, folder: Path) -> Iterator[Launch]:
     if found is None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", server.command)
     policy = _policy(server, folder, found.places)
-    try:
-        variables = {**with_path(found), **server.granted()}
-        program = sandboxed_program(policy, (found.command, *server.args), variables, cwd=policy.root)
-    except ToolFailed as error:
-        raise McpServerError(
-            f"is to run in a sandbox, and {error}; to run it with all your rights, set "
-            f"mcp.servers.{server.name}.sandbox to false"
-        ) from error
-    with program as launch:
+    variables = {**with_path(found), **server.granted()}
+    program = sandboxed_program(policy, (found.command, *server.args), variables, cwd=policy.root)
+    with ExitStack() as stack:
+        try:
+            launch = stack.enter_context(program)
+        except ToolFailed as error:
+            raise McpServerError(
+                f"is to run in a sandbox, and {error}; to run it with all your rights, set "
+                f"mcp.servers.{server.name}.sandbox to false"
+            ) from error
         yield launch
 
 
@@ -150,12 +151,20 @@ class ServerLifetime:
             if self._settings.command is not None:
                 plan = in_thread(partial(launching, self._settings, folder))
                 launch = await stack.enter_async_context(plan)
+                if launch.exposed is not None:
+                    tasks = await stack.enter_async_context(BackgroundTasks())
+                    tasks.start(self._watch(launch.exposed), f"clutch-mcp-state-{self._settings.name}")
             limit = await stack.enter_async_context(asyncio.timeout(self._settings.connect_timeout_s))
             opened = library.connected(self._settings, launch, self.wire, on_change)
             connection = await stack.enter_async_context(opened)
             limit.reschedule(None)
             self._opened.set_result(connection)
             await self.wire.ended.wait()
+
+    async def _watch(self, exposed: Callable[[], Awaitable[str]]) -> None:
+        self.wire.verdict = await exposed()
+        self.wire.is_up = False  # it gets no time to stop
+        self.wire.ended.set()
 
 
 def _retrieved(task: asyncio.Task[None], on_end: Callable[[], None]) -> None:
@@ -419,7 +428,8 @@ class Server:
         if self._life is life:
             self._life = None
             if not self._is_closed:
-                self._failed(f"ended{self._final_output(life.wire)}", "see its own log for why")
+                remedy = "the next call starts it again" if life.wire.verdict else "see its own log for why"
+                self._failed(f"ended{self._final_output(life.wire)}", remedy)
 
     def _failed(self, why: str, remedy: str) -> str:
         found = OperatorNotice(f"mcp {self.settings.name}", f"{self._title} {why}", remedy)

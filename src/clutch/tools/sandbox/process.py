@@ -6,9 +6,7 @@ them: MCP servers and ACP agents."""
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import select
 import shlex
 import shutil
 import signal
@@ -27,6 +25,7 @@ from clutch.contain import in_thread
 from clutch.ports import Launch, SandboxAccess, ToolFailed
 from clutch.tools.sandbox import bubblewrap, cgroup, seatbelt, seccomp
 from clutch.tools.sandbox.bubblewrap import ProtectedMount
+from clutch.tools.sandbox.lifetime import DRAIN_S, FirstProcess, RunningSandbox, running_sandbox
 from clutch.tools.sandbox.policy import (
     MIB,
     PATH,
@@ -36,7 +35,7 @@ from clutch.tools.sandbox.policy import (
     is_beneath,
     landlock_version,
 )
-from clutch.tools.sandbox.protected_files import guarding, guards_of, noted, withhold
+from clutch.tools.sandbox.protected_files import withhold
 
 # --------------------------------------------------------------------------------------------------
 # Limits that the kernel does not enforce: the memory of all processes of a sandbox together, and the disk they fill.
@@ -207,46 +206,16 @@ def _installation_step(offer: Offer) -> str:
     )
 
 
-# Bubblewrap, and so everything that uses these two, runs on Linux only.
+# Bubblewrap, and so everything that uses this, runs on Linux only.
 if sys.platform == "linux":
-    _process_handle, _memory_file = os.pidfd_open, os.memfd_create
+    _memory_file = os.memfd_create
 else:
-
-    def _process_handle(pid: int) -> int:
-        raise NotImplementedError("there are no handles of processes")
 
     def _memory_file(name: str) -> int:
         raise NotImplementedError("there are no files in memory")
 
 
 CHUNK_BYTES = 64 * 1024
-DRAIN_S = 5.0
-
-
-class FirstProcess:
-    """The first process of a sandbox. Bubblewrap reports the end of the command while other processes of the sandbox
-    are still being ended; when its first process is gone, so is every other."""
-
-    def __init__(self) -> None:
-        self._reader, self.info_fd = os.pipe()
-        os.set_blocking(self._reader, False)
-
-    async def gone(self) -> None:
-        """Wait for its end, after bubblewrap has ended. Without a sandbox there is nothing to wait for."""
-        try:
-            said = os.read(self._reader, 4096)
-        except BlockingIOError:
-            return
-        with suppress(ProcessLookupError, ValueError):
-            handle = _process_handle(json.loads(said)["child-pid"])
-            try:
-                await asyncio.to_thread(select.select, [handle], [], [], DRAIN_S)
-            finally:
-                os.close(handle)
-
-    def close(self) -> None:
-        os.close(self._reader)
-        os.close(self.info_fd)
 
 
 async def start(
@@ -409,37 +378,32 @@ def _is_prefix(top: str) -> bool:
     return any(os.path.lexists(f"{top}/{mark}") for mark in marks)
 
 
+@contextmanager
 def sandboxed_program(
     policy: SandboxPolicy, argv: Sequence[str], variables: Mapping[str, str], *, cwd: str
-) -> AbstractContextManager[Launch]:
+) -> Iterator[Launch]:
     """Lasts as long as the process. Raises ToolFailed where there is no sandbox. Blocks: walks the workspace."""
     offer = probe()
     if offer.seatbelt is None and offer.bubblewrap is None:
         step = f". {_installation_step(offer)}" if offer.system == "linux" else ""
         raise ToolFailed(f"{offer.trouble}{step}")
-    return _launching(offer, policy, guards_of(policy), (argv, variables, cwd))
-
-
-Started = tuple[Sequence[str], Mapping[str, str], str]
-
-
-@contextmanager
-def _launching(
-    offer: Offer, policy: SandboxPolicy, found: tuple[ProtectedMount, ...], started: Started
-) -> Iterator[Launch]:
-    with guarding(policy, found) as guards, noted(policy, guards):
+    with running_sandbox(policy) as sandbox:
         try:
-            with _with_variables(offer, policy, guards, started) as launch:
-                yield launch
+            with _with_variables(offer, policy, sandbox, (argv, variables, cwd)) as launch:
+                yield replace(launch, exposed=sandbox.exposed)
         finally:
-            withhold(policy, guards)
+            sandbox.first.wait()
+            withhold(policy, sandbox.guards)
 
 
 @contextmanager
 def _with_variables(
-    offer: Offer, policy: SandboxPolicy, guards: Sequence[ProtectedMount], started: Started
+    offer: Offer,
+    policy: SandboxPolicy,
+    sandbox: RunningSandbox,
+    started: tuple[Sequence[str], Mapping[str, str], str],
 ) -> Iterator[Launch]:
-    argv, variables, cwd = started
+    (argv, variables, cwd), guards = started, sandbox.guards
     if offer.seatbelt is not None:
         with seatbelt.sandboxed(offer.seatbelt, policy, argv, cwd=cwd, guards=guards) as launch:
             yield replace(launch, env={**launch.env, **variables})
@@ -450,8 +414,9 @@ def _with_variables(
             lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
             os.write(secrets, "".join(lines).encode())
             inside = ("/bin/sh", "-c", f'. /proc/self/fd/{secrets} && exec "$@"', "program", *argv)
+            info = sandbox.first.info_fd
             with _sandboxed(
-                offer.bubblewrap, policy, inside, cwd=cwd, guards=guards, secrets=secrets
+                offer.bubblewrap, policy, inside, cwd=cwd, guards=guards, info_fd=info, secrets=secrets
             ) as launch:
                 yield launch
         finally:

@@ -239,7 +239,7 @@ def guards_of(policy: SandboxPolicy) -> tuple[ProtectedMount, ...]:
     """Return all guards that are needed now. Blocks: walks the workspace. Raises ToolFailed."""
     own = own_guards(policy)
     try:
-        found = [guard for root in _walked(policy) for guard in _guards_in(root, policy)]
+        found = [guard for root in walked_folders(policy) for guard in _guards_in(root, policy)]
     except SurveyFailed as error:
         raise ToolFailed(f"workspace: {error}") from error
     if policy.is_writable:
@@ -256,7 +256,7 @@ def guards_of(policy: SandboxPolicy) -> tuple[ProtectedMount, ...]:
     return (*hidden, *_unhidden([guard for guard in known.values() if not guard.is_hidden], hidden))
 
 
-def _walked(policy: SandboxPolicy) -> list[str]:
+def walked_folders(policy: SandboxPolicy) -> list[str]:
     """Return the folders that a command sees, without the system, the Python of Clutch and folders inside others."""
     system = ("/usr", *python_places())
     apart = [root for root in policy.shown if not any(is_beneath(root, other) for other in system)]
@@ -335,7 +335,7 @@ def noted(policy: SandboxPolicy, known: Sequence[ProtectedMount]) -> Iterator[No
         return
     note = {"root": policy.root, "writable": policy.writable, "known": [guard.path for guard in known]}
     try:
-        path, file = _written(policy.journal, json.dumps(note))
+        path, file = locked_note(policy.journal, json.dumps(note))
     except OSError as error:
         raise ToolFailed(f"the command cannot be noted in {policy.journal}: {error.strerror}") from error
     try:
@@ -346,7 +346,7 @@ def noted(policy: SandboxPolicy, known: Sequence[ProtectedMount]) -> Iterator[No
         os.close(file)
 
 
-def _written(journal: str, note: str) -> tuple[str, int]:
+def locked_note(journal: str, note: str) -> tuple[str, int]:
     """Write a note, locked before it has the name by which it is found. The kernel unlocks it when its process dies."""
     os.makedirs(journal, mode=0o700, exist_ok=True)
     file, hidden = tempfile.mkstemp(prefix=".", dir=journal)
