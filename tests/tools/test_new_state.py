@@ -78,14 +78,12 @@ async def another_clutch(state: Path, workspace: Path) -> AsyncIterator[None]:
     maker = await asyncio.create_subprocess_exec(
         *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    assert maker.stdin is not None
     assert maker.stdout is not None
     try:
         assert await asyncio.wait_for(maker.stdout.readline(), PATIENCE_S) == b"made\n"
         yield
     finally:
-        maker.stdin.close()
-        await maker.wait()
+        await maker.communicate()  # closes its input
 
 
 # ---- programs of each tool family --------------------------------------------------------------------------

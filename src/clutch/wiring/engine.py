@@ -119,6 +119,13 @@ async def opened_store(
         yield (await open_store(stack, home_of(state), database, SystemClock(), Policy()))[0]
 
 
+def _hide(home: Path, database: str | None) -> None:
+    """Hide a state directory whose database lies elsewhere; a store in the directory was opened after that."""
+    if database is not None:
+        mark(home)
+        wait_until_hidden(home)
+
+
 def place_of(home: Path, what: str, database: str | None) -> Path:
     """Numbers of tasks are a database's own; what two databases call 17 must not be one directory."""
     if database is None:
@@ -368,9 +375,7 @@ async def running_engine(
         policy, channels = _hooked(hooks, policy, channels)
     async with AsyncExitStack() as stack:
         db, lives = await open_store(stack, home, database, clock, policy)
-        if database is not None:
-            await asyncio.to_thread(mark, home)
-            await asyncio.to_thread(wait_until_hidden, home)
+        await asyncio.to_thread(_hide, home, database)
         if models is None:
             models, router = await open_models(stack, providers, policy, clock)
         tools = toolbox or AllTools(policy.limits, ToolSettings(), home)
