@@ -83,7 +83,7 @@ async def another_clutch(state: Path, workspace: Path) -> AsyncIterator[None]:
         assert await asyncio.wait_for(maker.stdout.readline(), PATIENCE_S) == b"made\n"
         yield
     finally:
-        await maker.communicate()  # closes its input
+        await maker.communicate(b"")  # closes its input
 
 
 # ---- programs of each tool family --------------------------------------------------------------------------
@@ -288,6 +288,8 @@ async def test_a_walk_costs_a_fiftieth_of_a_core_and_is_shared(
 ) -> None:
     walk = lifetime._Walk(began=100.0, ended=100.5)
     assert [walk.is_due(now) for now in (101.0, 125.0, 125.5)] == [False, False, True]
+    long = lifetime._Walk(began=100.0, ended=110.0)
+    assert [long.is_due(now) for now in (229.0, 230.0)] == [False, True]
     short = lifetime._Walk(began=100.0, ended=100.001)
     assert [short.is_due(now) for now in (100.5, 101.1)] == [False, True]
 

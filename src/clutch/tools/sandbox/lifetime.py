@@ -47,6 +47,7 @@ DRAIN_S = 5.0
 PERIOD_S = 0.25  # between two looks for an announcement
 WALK_PAUSE_S = 1.0  # between two walks of a folder, at least
 WALK_PAUSE_FACTOR = 50  # ... and as many times what a walk takes: 2 % of a core
+WALK_PAUSE_MAX_S = 120.0  # ... but no longer: in this time a running program can read what was moved in
 WAIT_S = 15.0  # until a maker gives up; a gateway ends its sandbox within half a second
 POLL_S = 0.02
 REQUEST = ".state"  # suffix of the link by which a maker asks for the end of a listed sandbox
@@ -211,7 +212,8 @@ class _Walk:
     found: tuple[str, ...] = ()  #: state directories
 
     def is_due(self, now: float) -> bool:
-        return now - self.ended >= max(WALK_PAUSE_S, WALK_PAUSE_FACTOR * (self.ended - self.began))
+        pause = max(WALK_PAUSE_S, WALK_PAUSE_FACTOR * (self.ended - self.began))
+        return now - self.ended >= min(pause, WALK_PAUSE_MAX_S)
 
 
 _walks: dict[str, _Walk] = {}
@@ -256,7 +258,7 @@ class RunningSandbox:
         self._since = time.monotonic()
 
     async def exposed(self) -> str:
-        """Wait until it shows a state directory, end it, and return why. The caller ends the process that it started."""
+        """Wait until it shows a state directory, end it, and return why. The caller ends its own process."""
         walk_at = time.monotonic() + WALK_PAUSE_S
         while True:
             await asyncio.sleep(PERIOD_S)
