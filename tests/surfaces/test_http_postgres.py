@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from clutch.core.attachments import is_state
+from clutch.ports import ToolFailed
 from clutch.surfaces import discovery
 from clutch.surfaces.http_client import task_path
+from clutch.tools import files
 from tests.surfaces.served import FAST, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 
@@ -49,3 +54,13 @@ def test_one_of_two_gateways_with_one_state_directory_answers_for_both(
         assert found is not None
         assert found.url == one.clutch.url
         assert one.client.get("/v1/health")["workers"] == 2
+
+
+def test_agents_of_other_gateways_do_not_see_its_state_directory(tmp_path: Path, postgres_dsn: str) -> None:
+    """Without a database file it is recognised by its lock and its mark, also when no gateway runs."""
+    state = tmp_path / "state"
+    with served(state, policy=FAST, database=postgres_dsn):
+        pass
+    assert is_state({path.name for path in state.iterdir()})
+    with pytest.raises(ToolFailed, match="state directory"):
+        files.run("read", {"path": "state/token"}, str(tmp_path))
