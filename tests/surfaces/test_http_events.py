@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -47,7 +48,8 @@ def watching(db: Served, query: str = "", **headers: str) -> Iterator[Iterator[E
         line.request("GET", f"/v1/events{query}", headers={"Authorization": f"Bearer {db.token}", **headers})
         answer = line.getresponse()
         assert (answer.status, answer.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
-        assert answer.readline() == b": here\n"
+        if "include=overview" not in query:  # which comes first
+            assert answer.readline() == b": here\n"
         yield read(answer)
     finally:
         line.close()
@@ -236,3 +238,50 @@ def test_whoever_does_not_read_is_let_go_with_the_place_to_come_back_to(db: Serv
 def test_a_cursor_that_is_none_is_refused(db: Served, cursor: str) -> None:
     heard = db.raw("GET", f"/v1/events?after={cursor}")
     assert (heard.status, heard.body["error"]["field"]) == (400, "after")
+
+
+# ---- include=overview ------------------------------------------------------------------------------------
+
+
+def overview(events: Iterator[Event], **summary: int) -> Event:
+    """Return the first overview with these counts, which comes before the stream was silent for six seconds."""
+    silent = 0
+    for event in events:
+        silent += event.name == "alive"
+        if event.name == "overview" and summary.items() <= event.data["summary"].items():
+            return event
+        assert silent < 3, f"no overview with {summary}"
+    raise AssertionError("the stream ended")
+
+
+def iter_until(events: Iterator[Event], name: str) -> Iterator[Event]:
+    for event in events:
+        yield event
+        if event.name == name:
+            return
+
+
+def test_an_overview_that_returns_to_what_earlier_watchers_saw_is_sent(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as db:
+        with watching(db, "?include=overview") as events:
+            first = spawned(db.client, "quick one")
+            ended(db.client, first)
+            overview(events, done=1)
+            db.client.post(task_path(first, "remove"))
+            before = overview(events, done=0)
+        second = spawned(db.client, "quick one")
+        ended(db.client, second)
+        with watching(db, "?include=overview") as events:
+            overview(events, done=1)
+            db.client.post(task_path(second, "remove"))
+            assert overview(events, done=0) == before
+
+
+def test_a_stream_of_one_task_has_the_progress_of_no_other_task(db: Served) -> None:
+    mine = spawned(db.client, "slow work")
+    with watching(db, f"?task={mine}&include=overview") as one, watching(db, "?include=overview") as every:
+        other = spawned(db.client, "look around")
+        assert next(event for event in every if event.name == "progress").data["taskId"] == other
+        db.let_go()
+        found = list(iter_until(one, "lifecycle:end"))
+    assert {event.data["taskId"] for event in found if event.name not in ("overview", "alive")} == {mine}

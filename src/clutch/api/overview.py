@@ -53,6 +53,7 @@ class Overviews:
     def watching(self, watcher: FeedWatcher) -> Iterator[None]:
         """Send each new overview to the watcher."""
         self._watchers.add(watcher)
+        self._sent = ""  # the watcher begins with `current`, not with what the others were sent
         try:
             yield
         finally:
@@ -96,12 +97,9 @@ class Overviews:
         except StoreError:
             return
         news = [_progress(view) for view in shown]
-        if news:
-            self._send(FeedBatch(news))
-
-    def _send(self, batch: FeedBatch) -> None:
         for watcher in tuple(self._watchers):
-            watcher.hear(batch)
+            if wanted := [one for one in news if watcher.wants(one)]:
+                watcher.hear(FeedBatch(wanted))
 
     async def _follow_changes(self) -> None:
         changes = self._gateway.services.changes
@@ -120,7 +118,9 @@ class Overviews:
         if text == self._sent:
             return
         self._sent = text
-        self._send(FeedBatch([FeedEvent("overview", 0, None, text)]))
+        batch = FeedBatch([FeedEvent("overview", 0, None, text)])
+        for watcher in tuple(self._watchers):
+            watcher.hear(batch)
 
     async def _text(self) -> str:
         services = self._gateway.services
