@@ -342,6 +342,21 @@ def test_s27_what_cannot_be_seen_is_shown_as_an_escape(db: Served, page: Page) -
     shown.to_contain_text("tidy up \\u{202e}gro.live\\u{202c} and\\u{200b} wait")
 
 
+@pytest.mark.parametrize("piece", ["[", "![", "[a](", "*a ", "_a ", "~~a", "`a``", "**a", "# a"])
+def test_a_text_of_open_marks_does_not_freeze_the_page(page: Page, piece: str) -> None:
+    script = """async (piece) => {
+        const { renderMarkdown } = await import("/web/markdown.js");
+        const text = Array(10).fill(piece.repeat(19900 / piece.length)).join("\\n\\n");
+        const spaces = " ".repeat(99999);
+        const begun = performance.now();
+        const { length } = renderMarkdown(`${text}\\n# a${spaces}b\\n|\\n-${spaces}-`).textContent;
+        return [length > 0, performance.now() - begun];
+    }"""
+    is_shown, took_ms = page.evaluate(script, piece)
+    assert is_shown
+    assert took_ms < 1_000
+
+
 def test_s26_no_word_of_a_child_is_ever_run_or_fetched(db: Served, page: Page) -> None:
     asked: list[str] = []
 

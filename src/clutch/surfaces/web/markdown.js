@@ -4,7 +4,8 @@
 import { h, visible } from "/web/dom.js";
 
 const SAFE = /^(https?:|mailto:)/i;
-const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^\s*](?:.*?[^\s*])?)\*|(?<![\w])_([^\s_](?:.*?[^\s_])?)_(?![\w])|~~(.+?)~~|!?\[([^\]]*)\]\(([^()\s]*)\)/s;
+// Every search for the end of a pair is bounded: a text of open marks would take the square of its length.
+const INLINE = /(`{1,8})(.{1,1000}?)\1|\*\*(.{1,1000}?)\*\*|__(.{1,1000}?)__|\*([^\s*](?:.{0,1000}?[^\s*])?)\*|(?<![\w])_([^\s_](?:.{0,1000}?[^\s_])?)_(?![\w])|~~(.{1,1000}?)~~|!?\[([^[\]]{0,1000})\]\(([^()\s]*)\)/s;
 let headings = { first: 3, last: 2 };
 const DEPTH_MAX = 8; // of emphasis inside emphasis
 const STYLED_MAX = 20000; // characters; a longer paragraph is data, and searching it for pairs would take long
@@ -28,7 +29,7 @@ function block(lines, at, place) {
   if (!line.trim()) return at + 1;
   const fence = /^ {0,3}(```+|~~~+)/.exec(line);
   if (fence) return code(lines, at, fence[1], place);
-  const heading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/.exec(line);
+  const heading = /^ {0,3}(#{1,6})\s+(.*)$/.exec(line.trimEnd().replace(/ #+$/, ""));
   if (heading) {
     headings.last = Math.min(6, headings.first + heading[1].length - 1, headings.last + 1);
     place.append(inline(heading[2], h(`h${headings.last}`)));
@@ -40,7 +41,7 @@ function block(lines, at, place) {
   }
   if (/^ {0,3}>/.test(line)) return quote(lines, at, place);
   if (ITEM.test(line)) return list(lines, at, place);
-  if (line.includes("|") && /^ {0,3}\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[at + 1] ?? "")) return table(lines, at, place);
+  if (line.includes("|") && cells(lines[at + 1] ?? "").every((one) => /^:?-+:?$/.test(one))) return table(lines, at, place);
   return paragraph(lines, at, place);
 }
 
@@ -94,8 +95,9 @@ function outdent(lines) {
   return lines.map((line) => line.slice(least));
 }
 
+const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((one) => one.trim());
+
 function table(lines, at, place) {
-  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((one) => one.trim());
   const head = h("tr", {}, cells(lines[at]).map((text) => inline(text, h("th", { scope: "col" }))));
   const body = h("tbody");
   let end = at + 2;
