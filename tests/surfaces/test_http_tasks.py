@@ -194,6 +194,16 @@ def test_a_running_task_has_no_result_and_waiting_for_it_changes_nothing(db: Ser
     client.post(task_path(task, "kill"))
 
 
+def test_a_dry_kill_lists_the_task_and_says_that_nothing_was_stopped(client: GatewayClient) -> None:
+    task = spawned(client, "slow one")
+    for target in (task, "all"):
+        said = client.post(task_path(target, "kill"), {"dryRun": True})
+        assert said["dryRun"] is True
+        assert task in said["stopped"]
+    assert client.get(task_path(task))["outcome"] is None
+    assert "dryRun" not in client.post(task_path(task, "kill"))
+
+
 def test_a_kill_stops_the_task_and_says_what_it_stopped(client: GatewayClient) -> None:
     task = spawned(client, "slow one")
     assert client.post(task_path(task, "kill"), {"reason": "not needed"}) == {

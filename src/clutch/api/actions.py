@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, assert_never, cast
@@ -167,11 +167,15 @@ class Actions:
             root = reads.own_root(reads.standpoint(caller))
             alive = await self._services.db.read(status.alive, root)
             if call.body.dry_run:
-                return views.killed(await self._services.db.read(control.would_stop, alive))
+                return await self._would_stop(alive)
             return views.killed(await self._tasks.kill_all(caller, alive, reason))
         if call.body.dry_run:
-            return views.killed(await self._services.db.read(control.would_stop, [await self._number(call)]))
+            return await self._would_stop([await self._number(call)])
         return views.killed(await self._tasks.kill(caller, await self._number(call), reason))
+
+    async def _would_stop(self, numbers: Sequence[int]) -> objects.KilledObject:
+        found = await self._services.db.read(control.would_stop, numbers)
+        return {**views.killed(found), "dryRun": True}
 
     async def steer(self, call: ActionCall[Words]) -> objects.SteeredObject:
         """A new instruction takes the place of what the task does now."""

@@ -524,6 +524,7 @@ class KilledObject(TypedDict):
     stillStopping: list[NotStopped]
     alreadyFinished: list[str]
     notStopped: list[NotStopped]
+    dryRun: NotRequired[Literal[True]]  #: nothing was stopped; the lists say what a kill would do
 
 
 class SteeredObject(TypedDict):
