@@ -364,5 +364,6 @@ async def test_the_same_key_gives_the_same_task(tmp_path: Path) -> None:
     async with clutch(tmp_path / "state") as c:
         first = await c.spawn("pay the bill", idempotency_key="bill-7")
         again = await c.spawn("pay the bill", idempotency_key="bill-7")
+        notified = await c.spawn("pay the bill", idempotency_key="bill-7", notify_parent=True)
         other = await c.spawn("pay the bill", idempotency_key="bill-8")
-    assert again.id == first.id != other.id
+    assert again.id == notified.id == first.id != other.id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -219,6 +220,7 @@ REQUESTS = st.builds(
     tools=st.one_of(st.none(), st.frozensets(st.sampled_from(["a", "b", "c", "d"]))),
     context=st.sampled_from(Context),
     budget=st.one_of(st.none(), st.builds(BudgetRequest, st.integers(1, 3))),
+    notify_parent=st.booleans(),
     idempotency_key=NAMES,
 )
 
@@ -228,14 +230,38 @@ def test_two_digests_are_equal_exactly_when_the_same_is_asked_for(
     one: SpawnRequest, other: SpawnRequest
 ) -> None:
     def wishes(request: SpawnRequest) -> SpawnRequest:
-        return replace(request, idempotency_key=None)
+        return replace(request, idempotency_key=None, notify_parent=True)
 
     assert (digest(one) == digest(other)) is (wishes(one) == wishes(other))
+    assert digest(one) == digest(wishes(one))
 
 
 def test_a_digest_is_the_same_in_every_process() -> None:
     request = SpawnRequest("x", tools=frozenset({"read", "write", "shell"}), budget=BudgetRequest(5))
     assert digest(request) == "639192306d646aca"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept"),
+    [
+        (SpawnRequest("survey"), "49059229616cea45"),
+        (SpawnRequest("survey", expects_completion=False), "6eed6f0528463922"),
+        (
+            SpawnRequest(
+                "survey", "a", "research", "m", 60.0, CleanupPolicy.DELETE, plan_mode=True, thinking=Thinking.HIGH,
+                tools=frozenset({"read", "exec"}), budget=BudgetRequest(5, Decimal("1.5")), output_schema="{}",
+            ),
+            "94af2907c312a2fb",
+        ),
+    ],
+    ids=["task", "low priority", "many"],
+)  # fmt: skip
+@pytest.mark.parametrize("notifies", [True, False])
+def test_a_key_kept_before_parents_could_be_left_out_is_still_valid(
+    wanted: SpawnRequest, kept: str, notifies: bool
+) -> None:
+    """These digests are from a version in which a request did not say whether its parent is notified."""
+    assert digest(replace(wanted, notify_parent=notifies, idempotency_key="k1")) == kept
 
 
 def test_every_listed_agent_and_the_main_one_are_known() -> None:

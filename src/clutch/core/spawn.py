@@ -289,16 +289,20 @@ def _check_tools(asked: Iterable[str], known: frozenset[str]) -> None:
 
 def digest(request: SpawnRequest) -> str:
     """The same for the same wishes, in every process and whatever else can be wished for one day."""
-    said = [(one.name, getattr(request, one.name)) for one in fields(request)]
+    said = [
+        (one.name, getattr(request, one.name)) for one in fields(request) if one.name not in _NOT_DIGESTED
+    ]
     plain = [
         (name, sorted(value) if isinstance(value, frozenset) else value)
         for name, value in said
-        if value != getattr(_NOTHING_SAID, name) and name != "idempotency_key"
+        if value != getattr(_NOTHING_SAID, name)
     ]
     return hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
 
 
 _NOTHING_SAID = SpawnRequest("")
+#: Who is notified is not what is done. A key that was stored before a request could say it stays valid.
+_NOT_DIGESTED = frozenset({"idempotency_key", "notify_parent"})
 
 
 def known_agents(policy: Policy) -> frozenset[str]:
