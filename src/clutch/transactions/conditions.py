@@ -45,6 +45,17 @@ def open_question(tasks: str) -> str:
     )
 
 
+def wait_columns(tasks: str) -> str:
+    """What decides the state of a paused task beside its row: `asked`, `is_paused` (by the user) and `parked_until`.
+    A task that is not paused costs nothing. `tasks`: what the query calls that table."""
+    paused, own = f"CASE WHEN {tasks}.phase = 'paused' THEN", f"WHERE s.id = {tasks}.id"
+    return (
+        f"{open_question(tasks)} AS asked,"  # noqa: S608 (constant words)
+        f" {paused} (SELECT s.paused FROM sessions s {own}) END AS is_paused,"
+        f" {paused} (SELECT r.parked_until FROM sessions s JOIN runs r ON r.id = s.run_id {own}) END AS parked_until"
+    )
+
+
 def worked(tasks: str) -> str:
     """How long a task was at work, from its timeline: not while it waited, was paused, or had ended before it went
     on. While it is, the sum lacks the present moment. `tasks`: what the query calls that table."""

@@ -55,6 +55,8 @@ class ChildLine:
     age_s: float  #: since it was spawned; of an ended one, since its end
     outcome: Outcome | None = None
     question: QuestionKind | None = None
+    is_due: bool = False  #: the moment that ends its wait has come
+    is_paused: bool = False  #: the user has paused its session
 
 
 def first_message(task: str, depth: int, depth_max: int, files: Sequence[str] = ()) -> str:
@@ -124,7 +126,14 @@ def children_section(
 def _state(child: ChildLine) -> str:
     tag = plan_tag(child.phase, child.plan)
     named = (quoted(child.label, CHILD_LABEL_MAX), child.task_id)
-    status = status_of(child.phase, child.reason, child.outcome, question=child.question)
+    status = status_of(
+        child.phase,
+        child.reason,
+        child.outcome,
+        question=child.question,
+        is_due=child.is_due,
+        is_paused=child.is_paused,
+    )
     return " ".join((status, *((tag,) if tag else ()), *named))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -29,7 +29,7 @@ from clutch.core.views import (
 )
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Row, Tx
-from clutch.transactions.conditions import IS_UNTOLD, open_question
+from clutch.transactions.conditions import IS_UNTOLD, wait_columns
 from clutch.transactions.read import tasks
 from clutch.transactions.read.inbox import unread_replies as unheard_words
 
@@ -97,7 +97,7 @@ def task_page(
     group, place = (PageSection.UNDELIVERED, None) if cursor is None else _place(cursor)
     waiting, active = list[int](), list[int]()
     if cursor is None and wanted.state in _ALIVE_STATES:
-        waiting, active = yield from _alive(wanted)
+        waiting, active = yield from _alive(now, wanted)
         active = [] if wanted.state is ListState.ATTENTION else active
     undelivered, finished, after = list[int](), list[int](), None
     if group is PageSection.UNDELIVERED and wanted.state in _ENDED_STATES:
@@ -111,25 +111,33 @@ def task_page(
     return TaskPage([shown[task_id] for task_id in order], after)
 
 
-def _alive(wanted: TaskFilter) -> Tx[tuple[list[int], list[int]]]:
+def _alive(now: float, wanted: TaskFilter) -> Tx[tuple[list[int], list[int]]]:
     """Without an outcome yet: those that need the user, and the others, running before queued. Each group in the order
     of creation."""
     where, values = _conditions(replace(wanted, ended_after=None))
     rows = yield (
-        f"SELECT id, phase, reason, {open_question('tasks')} FROM tasks"  # noqa: S608 (constant words)
+        f"SELECT id, phase, reason, {wait_columns('tasks')} FROM tasks"  # noqa: S608 (constant words)
         f" WHERE {where} AND {IS_UNTOLD} AND outcome IS NULL ORDER BY +created_at, id",
         values,
     )
     groups = defaultdict[ListGroup, list[int]](list)
-    for task_id, phase, reason, asked in rows:
-        groups[list_group(_status(phase, reason, None, asked))].append(task_id)
+    for task_id, phase, reason, *wait in rows:
+        groups[list_group(_status(now, phase, reason, None, wait))].append(task_id)
     return groups[ListGroup.NEEDS_USER], groups[ListGroup.RUNNING] + groups[ListGroup.QUEUED]
 
 
-def _status(phase: str, reason: str, outcome: str | None, asked: str | None) -> TaskStatus:
+def _status(now: float, phase: str, reason: str, outcome: str | None, wait: Sequence[Any]) -> TaskStatus:
+    """`wait`: the values of `wait_columns`."""
     ended = None if outcome is None else Outcome(outcome)
-    question = None if asked is None else QuestionKind(asked.partition(" ")[0])
-    return status_of(Phase(phase), REASONS[reason], ended, question=question)
+    asked, is_paused, parked_until = wait
+    return status_of(
+        Phase(phase),
+        REASONS[reason],
+        ended,
+        question=None if asked is None else QuestionKind(asked.partition(" ")[0]),
+        is_due=parked_until is not None and parked_until <= now,
+        is_paused=bool(is_paused),
+    )
 
 
 def _ended(
@@ -248,13 +256,13 @@ def summary(now: float, wanted: TaskFilter = EVERYTHING) -> Tx[PhaseCounts]:
     where, values = _conditions(replace(wanted, state=None))
     rows = yield (
         "SELECT phase, CASE WHEN phase = 'paused' THEN reason ELSE '' END AS why, outcome, delivery,"  # noqa: S608
-        f" {open_question('tasks')} AS asked, COUNT(*)"
-        f" FROM tasks WHERE {where} GROUP BY phase, why, outcome, delivery, asked",
+        f" COUNT(*), {wait_columns('tasks')}"
+        f" FROM tasks WHERE {where} GROUP BY phase, why, outcome, delivery, asked, is_paused, parked_until",
         values,
     )
     counts = Counter[str]()
-    for phase, why, outcome, delivery, asked, count in rows:
-        counts[_COUNTED[_status(phase, why, outcome, asked)]] += count
+    for phase, why, outcome, delivery, count, *wait in rows:
+        counts[_COUNTED[_status(now, phase, why, outcome, wait)]] += count
         if outcome is not None and delivery in _ON_THE_WAY:
             counts[_ON_THE_WAY[delivery]] += count
     spent = yield (

@@ -19,7 +19,7 @@ from clutch.core.views import History, HistoryEntry, HistoryLimits, Stored, Task
 from clutch.core.views import history as shown_of
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Row, Tx
-from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, open_question
+from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, wait_columns
 from clutch.transactions.read import targets
 from clutch.transactions.read import tasks as tasks_tx
 from clutch.transactions.retention import is_forgotten
@@ -228,8 +228,9 @@ def transcript(now: float, session: int) -> Tx[list[Entry]]:
 #: The newest records that are looked at for what ended lately: never a walk over thousands.
 LOOKED_AT = 64
 
-_NAMES = "id, label, phase, reason, plan, outcome, created_at, ended_at, asked"
-_LINE = f"{_NAMES.removesuffix(', asked')}, {open_question('tasks')} AS asked"
+_ROW = "id, label, phase, reason, plan, outcome, created_at, ended_at"
+_NAMES = f"{_ROW}, asked, is_paused, parked_until"
+_LINE = f"{_ROW}, {wait_columns('tasks')}"
 _CHILDREN = (
     f"SELECT * FROM (SELECT {_LINE}, 1 AS is_active FROM tasks"  # noqa: S608 (constant words)
     f" WHERE requester_id = ? AND {IS_UNTOLD} ORDER BY id LIMIT ?) a"
@@ -274,12 +275,14 @@ def around(now: float, session_id: int, rules: ContextLimits) -> Tx[Around]:
 
 
 def _line(now: float, row: Row) -> ChildLine:
-    task_id, label, phase, reason, plan, outcome, created_at, ended_at, asked, is_active = row
+    task_id, label, phase, reason, plan, outcome, created_at, ended_at, *wait, is_active = row
+    asked, is_paused, until = wait
     since = created_at if is_active else ended_at
     ended = None if outcome is None else Outcome(outcome)
     return ChildLine(
         ids.task_id(task_id), label, Phase(phase), REASONS[reason], Plan(plan), now - since, ended,
         None if asked is None else QuestionKind(asked.partition(" ")[0]),
+        is_due=until is not None and until <= now, is_paused=bool(is_paused),
     )  # fmt: skip
 
 
