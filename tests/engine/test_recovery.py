@@ -368,6 +368,43 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
     assert len(await house.inputs(house.main)) == 2
 
 
+async def test_a_turn_that_cannot_be_given_back_while_stopping_cuts_no_other_turn(build: Build) -> None:
+    """The worker leaves in order: it frees the session, and the other turn ends at its boundary."""
+    slow = Counter()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) != "go":
+            return use("slow") if step(request) == 0 else "done"
+        if len(house.model.of("go")) == 2:
+            await asyncio.Event().wait()
+        return (ask_for("a"), "sent", "heard")[step(request)]
+
+    house = await build(script, TICKING)
+    house.tool("slow", slow)
+    db = FlakyDatabase(house.db, turn_end.hand_over, StoreBusy())
+    first = await house.hire(db)
+    await house.say("go")
+
+    async def both_are_at_work() -> bool:
+        return slow.begun == 1 and len(house.model.of("go")) == 2
+
+    async def one_was_not_given_back() -> bool:
+        return db.has_failed
+
+    await house.until(both_are_at_work)
+    stopping = asyncio.create_task(house.dismiss(first))
+    await house.until(one_was_not_given_back)
+    slow.may_end.set()
+    await stopping
+    assert await house.rows("SELECT phase, reason FROM tasks") == [("paused", "restart")]
+    assert await house.rows("SELECT id FROM sessions WHERE owner IS NOT NULL") == []
+    assert await house.rows("SELECT id FROM workers") == []
+    await house.hire()
+    await house.until_quiet()
+    assert slow.begun == 1
+    assert await house.rows("SELECT outcome, delivery FROM tasks") == [("ok", "delivered")]
+
+
 class BrokenDatabase(FlakyDatabase):
     """Fails for one function, every time."""
 

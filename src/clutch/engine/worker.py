@@ -264,7 +264,7 @@ class HeldTurns:
         except asyncio.CancelledError:
             if interrupt.is_stopping:
                 # Before the other turns have ended: another worker may resume it at once.
-                await self.give_back(claimed)
+                await self._try_give_back(claimed)
             raise
         except Stale:
             log.info("Turn of session %d ended: another worker owns it now", claimed.session_id)
@@ -304,6 +304,15 @@ class HeldTurns:
     async def give_back(self, claimed: Claimed) -> None:
         """Release the session. Whether its last write was committed, the next owner reads from the transcript."""
         await self._let_go(claimed, turn_end.hand_over)
+
+    async def _try_give_back(self, claimed: Claimed) -> None:
+        """Release the session of a turn that is being cancelled: an error in its place would cut the other turns."""
+        try:
+            await self.give_back(claimed)
+        except StoreError as error:
+            log.warning(
+                "Session %d not released: %s (next try: when this worker leaves)", claimed.session_id, error
+            )
 
     async def _let_go(
         self,

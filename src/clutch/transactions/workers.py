@@ -74,8 +74,8 @@ def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
 
 
 def leave(now: float, worker_id: int) -> Tx[None]:
-    """An orderly end: it owns nothing any more, so no worker has to bury it."""
-    # What it was sending: freeing it may have failed.
+    """An orderly end: no worker has to bury it. What it owns or was sending is freed: a release may have failed."""
+    yield from disown(now, worker_id, ())
     yield from outbox.free_all(now, [worker_id])
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
 
