@@ -34,7 +34,7 @@ COLUMNS = (
     " generation, outcome, error, result, fallback, delivery, delivery_reason, attempts, plan, plan_round, wake_at,"
     " deadline_at, clock_left_s, started_at, ended_at, stays"
 )
-_CONTRACT = 6  # the columns that are fixed at spawn
+_CONTRACT = 6  # the columns that no step of the life cycle changes
 SIZE = len(Task._fields)
 INSERT_EVENT = (
     "INSERT INTO events(task_id, seq, at, actor, from_phase, to_phase, reason, detail, generation, outcome)"
@@ -108,7 +108,7 @@ def insert_imported(row: Row) -> Tx[None]:
     )
 
 
-#: Columns that are no part of the task's life cycle.
+#: Columns that are also set without a step of the life cycle: `/focus`, for example, sets `notify_parent`.
 Column: TypeAlias = Literal["notify_parent", "retained", "value", "wake_at", "deadline_at"]
 
 
