@@ -8,7 +8,8 @@ import asyncio
 import hashlib
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import (
     TYPE_CHECKING,
@@ -25,16 +26,20 @@ from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core.core_schema import TypedDictSchema
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypeVar, Unpack
 
+from clutch import __version__
 from clutch.api import objects, reads
 from clutch.api.actions import ActionBody, ActionCall, Actions, ApiAction, check_key
 from clutch.api.feed import Feed
 from clutch.api.overview import Overviews
-from clutch.api.problems import Problem, problem_of
+from clutch.api.problems import STATUS, Problem, problem_of
 from clutch.api.reads import standpoint
+from clutch.api.schema import ProblemAnswer
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.errors import ClutchError, InvalidInput
@@ -48,17 +53,6 @@ from clutch.transactions.read.targets import Standpoint
 
 if TYPE_CHECKING:
     from clutch.api.gateway import Gateway
-
-
-import re
-from collections.abc import Iterable, Iterator
-
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
-from pydantic_core.core_schema import TypedDictSchema
-
-from clutch import __version__
-from clutch.api.problems import STATUS
-from clutch.api.schema import ProblemAnswer
 
 # --------------------------------------------------------------------------------------------------
 # What a caller may send, strictly: an unknown field, a text where a number belongs, or half a JSON is an error.
