@@ -184,6 +184,7 @@ def test_a_restore_keeps_the_database_that_is_there_aside(first: Served, tmp_pat
         ("torn", "damaged"),
         ("newer", "has schema version 999"),
         ("foreign", "is not a backup of Clutch"),
+        ("unnumbered", "is not a backup of Clutch"),
         ("in use", "is a database in use"),
     ],
 )
@@ -200,6 +201,8 @@ def test_what_is_no_whole_backup_is_refused_before_anything_is_touched(
                 tables.execute("UPDATE meta SET value = 999 WHERE name = 'schema_version'")
             elif content == "foreign":
                 tables.execute("DROP TABLE meta")
+            elif content == "unnumbered":
+                tables.execute("DELETE FROM meta WHERE name = 'schema_version'")
         tables.close()
         if content == "torn":
             file.write_bytes(file.read_bytes()[:40_960])

@@ -5,6 +5,8 @@ state directory is held meanwhile, so no gateway works on it."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from clutch.store import dialect
 from clutch.store.sqlite_connection import copy_database, read_at_rest
 from clutch.store.state_directory import StateDirectory
 
-LOG_FILES = ("-wal", "-shm")  #: of SQLite, beside a database that is or was in use
+LOG_FILES = ("-wal", "-shm", "-journal")  #: of SQLite, beside a database that is or was in use
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ def examine(file: Path) -> BackupContent:
         raise InvalidInput("FILE", f"{file} is not a backup of Clutch, or is damaged: {error}") from error
     if damage != [("ok",)]:
         raise InvalidInput("FILE", f"{file} is damaged: {'; '.join(str(row[0]) for row in damage)}")
+    if not version:
+        raise InvalidInput("FILE", f"{file} is not a backup of Clutch: it has no schema version")
     known = dialect.newest_version(dialect.SCHEMA)
     if int(version[0][0]) > known:
         rule = f"has schema version {version[0][0]}, this Clutch knows up to {known}; upgrade Clutch first"
@@ -66,19 +70,19 @@ def restore(file: Path, home: Path, *, is_forced: bool, stamp: str) -> Restored:
     """Make the backup the database of the state directory `home`, which gets created. With `is_forced` a database that
     is there is kept aside under a name with `stamp`. Raises InvalidInput, StateDirectoryInUse, UnsafeStateDirectory."""
     content, target = examine(file), home / DATABASE_FILE
-    if target.exists() and not is_forced:
-        raise InvalidInput(
-            "--state",
-            f"{home} has a database already; name a new directory, or keep that one aside with --force",
-        )
+    _refuse_database(target, is_forced=is_forced)
     try:
         with StateDirectory(home):
+            # Another process may have created one before this one held the lock.
+            _refuse_database(target, is_forced=is_forced)
             part = home / f".{DATABASE_FILE}.restoring"
-            part.unlink(missing_ok=True)
+            for end in ("", *LOG_FILES):
+                _beside(part, end).unlink(missing_ok=True)
             copy_database(str(file), str(part), is_at_rest=True)
             examine(part)
-            kept = _set_aside(target, stamp) if target.exists() else None
+            kept = _set_aside(target, stamp)
             part.rename(target)
+            _flush(home)
     except StateDirectoryInUse as error:
         raise StateDirectoryInUse(
             f"{error}: a database cannot be restored while a gateway uses it", "clutch stop"
@@ -86,15 +90,43 @@ def restore(file: Path, home: Path, *, is_forced: bool, stamp: str) -> Restored:
     return Restored(content, target.stat().st_size, kept)
 
 
-def _set_aside(target: Path, stamp: str) -> Path:
-    """Rename a database together with its log, which holds its latest commits."""
+def _refuse_database(target: Path, *, is_forced: bool) -> None:
+    if target.exists() and not is_forced:
+        rule = "has a database already; name a new directory, or keep that one aside with --force"
+        raise InvalidInput("--state", f"{target.parent} {rule}")
+
+
+def _set_aside(target: Path, stamp: str) -> Path | None:
+    """Rename a database together with its log, which holds its latest commits. Return its new name; None: there was no
+    database. A log without a database is set aside as well: SQLite would replay it into the restored one.
+
+    The log is copied before the database gets its new name, and removed after it: a crash at any moment leaves the
+    database beside its log, under the old name or under the new one."""
     kept = target.with_name(f"{target.name}.before-restore-{stamp}")
-    if kept.exists():
+    if any(_beside(kept, end).exists() for end in ("", *LOG_FILES)):
         raise ClutchError(f"{kept} is there already; wait a second and repeat the command")
-    for end in ("", *LOG_FILES):
-        if _beside(target, end).exists():
-            _beside(target, end).rename(_beside(kept, end))
-    return kept
+    logs = [end for end in LOG_FILES if _beside(target, end).exists()]
+    for end in logs:
+        shutil.copy2(_beside(target, end), _beside(kept, end))
+        _flush(_beside(kept, end))
+    _flush(target.parent)
+    has_database = target.exists()
+    if has_database:
+        target.rename(kept)
+        _flush(target.parent)
+    for end in logs:
+        _beside(target, end).unlink()
+    _flush(target.parent)
+    return kept if has_database else None
+
+
+def _flush(path: Path) -> None:
+    """Make a file, or the names in a directory, durable."""
+    here = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(here)
+    finally:
+        os.close(here)
 
 
 def _beside(path: Path, end: str) -> Path:
