@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def home(backup: Path, tmp_path: Path) -> Path:
 
 def is_marked(database: Path) -> bool:
     with closing(sqlite3.connect(database)) as tables:
-        return tables.execute("SELECT COUNT(*) FROM meta WHERE name = 'mark'").fetchone() == (1,)
+        return bool(tables.execute("SELECT value FROM meta WHERE name = 'mark'").fetchall())
 
 
 def kept_in(home: Path) -> list[Path]:
@@ -60,15 +61,13 @@ def kept_in(home: Path) -> list[Path]:
 
 def steps(patch: pytest.MonkeyPatch, before: Callable[[str, Any], None]) -> None:
     """Call `before` ahead of every change of a directory and every flush to the disk."""
+
+    def step(name: str, really: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        before(name, given[0])
+        return really(*given, **more)
+
     for name in ("rename", "unlink", "fsync"):
-
-        def step(
-            *given: Any, name: str = name, really: Callable[..., Any] = getattr(os, name), **more: Any
-        ) -> Any:
-            before(name, given[0])
-            return really(*given, **more)
-
-        patch.setattr(os, name, step)
+        patch.setattr(os, name, partial(step, name, getattr(os, name)))
 
 
 def test_a_log_without_its_database_is_not_replayed_into_the_restored_one(backup: Path, home: Path) -> None:
