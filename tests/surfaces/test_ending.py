@@ -84,7 +84,7 @@ def test_an_idle_gateway_leaves_and_one_with_work_stays(tmp_path: Path) -> None:
             watching.result(0.5)
         here.let_go()
         watching.result(PATIENCE_S)
-        assert "nothing to do" in made.why
+        assert "no work and no request" in made.why
         assert ended(here.client, task)["task"]["outcome"] == "ok"
 
 
