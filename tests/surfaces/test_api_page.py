@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from clutch.surfaces.http.app import ENTRIES
-from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.served import Served
 from tests.surfaces.test_page import HOSTILE, spawned
 from tests.surfaces.typed import typed
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "state", policy=FAST) as here:
-        yield here
 
 
 @pytest.fixture

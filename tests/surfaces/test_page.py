@@ -48,12 +48,6 @@ HOSTILE = [wrapping.format(trick.format(MARKS)) for trick in TRICKS for wrapping
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "state", policy=FAST) as here:
-        yield here
-
-
-@pytest.fixture
 def page(browser: Browser, db: Served) -> Iterator[Page]:
     """Signed in as a user is."""
     opened = typed("open", "--print", "--json", state=db.home)
