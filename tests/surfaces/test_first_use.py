@@ -58,7 +58,7 @@ def test_a_wrong_api_key_is_said_at_once_and_everywhere(tmp_path: Path) -> None:
         assert (ran.code, ran.body["exitCode"]) == (1, 1)
         task = ran.body["task"]
         assert task["error"] == "auth: no such key (status 401)"
-        assert task["delivery"]["text"] == "skipped (not requested: its caller reads it)"
+        assert task["delivery"]["text"] == "skipped (not requested; the caller reads it)"
         ended, started = output.at(task["endedAt"]), output.at(task["startedAt"])
         assert ended is not None
         assert started is not None
@@ -362,6 +362,27 @@ def test_status_of_a_fresh_machine_says_what_to_type(tmp_path: Path) -> None:
         f"clutch run --wait 'Say hello' --state {home}",
     ]
     assert (said["gateway"], said["model"]) == (None, {"name": "offline", "isDemo": True})
+
+
+def test_status_counts_a_state_directory_whose_files_are_removed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, look = tmp_path / "state", os.lstat
+    folder = home / "workspaces"
+    folder.mkdir(0o700, parents=True)
+    for name in ("first", "second"):
+        (folder / name).write_bytes(b"12345")
+
+    def late(path: Any, **options: Any) -> os.stat_result:
+        found = look(path, **options)
+        if Path(path).parent == folder:
+            for one in folder.iterdir():
+                one.unlink()
+        return found
+
+    monkeypatch.setattr(os, "lstat", late)
+    said = typed("status", "--json", state=home)
+    assert (said.code, said.body["disk"]["used"]) == (0, 5)
 
 
 def test_status_shows_the_gateway_and_without_it_the_last_saved_state(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -138,9 +139,10 @@ def _disk(home: Path) -> Object:
     used, files = 0, 0
     for folder, _, names in os.walk(home):
         for name in names:
-            with_name = os.path.join(folder, name)
             files += 1
-            used += os.lstat(with_name).st_size if os.path.lexists(with_name) else 0
+            # A gateway removes files meanwhile.
+            with suppress(FileNotFoundError):
+                used += os.lstat(os.path.join(folder, name)).st_size
         if files > FILES_MAX:
             break
     return {"used": used, "isPartial": files > FILES_MAX, "free": shutil.disk_usage(there).free}
