@@ -142,6 +142,8 @@ async def test_a_key_for_other_wishes_is_a_conflict_and_makes_nothing(world: Wor
     assert (same.task_id, same.is_new) == (first.task_id, False)
     answer = await refused(world, main, idem="key:k", digest="two")
     assert answer.is_conflict
+    used = f"it was used for {ids.task_id(first.task_id)} with other arguments"
+    assert answer.error == f"idempotencyKey: {used}; use a new key"
     assert ids.task_id(first.task_id) in answer.error
 
 

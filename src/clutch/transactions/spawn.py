@@ -406,10 +406,8 @@ def _same(order: ChildRequest, found: Accepted, digest: str) -> Accepted | Spawn
     """The task of this key; a key that meant something else is a mistake and not an answer."""
     if order.request.digest == digest:
         return found
-    error = (
-        f"idempotencyKey: it was used for {ids.task_id(found.task_id)}, which was asked for in other words"
-    )
-    return SpawnRefusal(error, is_conflict=True)
+    used = f"it was used for {ids.task_id(found.task_id)} with other arguments"
+    return SpawnRefusal(f"idempotencyKey: {used}; use a new key", is_conflict=True)
 
 
 def _accepted(child: NewChild) -> Accepted:
