@@ -112,7 +112,7 @@ async def test_a_spawn_buys_no_turn_of_a_parent_that_no_user_talks_to(way: Way) 
     assert str((await task).text).endswith("say hello")
     shown = await seen(task.info, lambda one: one.phase == "completed")
     assert (shown.delivery.status, shown.delivery.reason) == (DeliveryStatus.SKIPPED, "not-requested")
-    assert shown.delivery.text == "skipped (not requested: its caller reads it)"
+    assert shown.delivery.text == "skipped (not requested; the caller reads it)"
     planned = await c.spawn("a plan", plan_mode=True)
     asking = await c.spawn("ask me")
     items = await seen(c.inbox, lambda items: len(items) == 2)

@@ -70,6 +70,25 @@ def test_every_help_has_an_example_that_can_be_typed(typed: Typed) -> None:
             assert one.make_context(name, given).params is not None, words
 
 
+def test_every_argument_and_every_option_has_a_help_text() -> None:
+    known = getattr(get_command(app), "commands")  # noqa: B009 (a group has them)
+    for name, command in known.items():
+        for below, one in getattr(command, "commands", {"": command}).items():
+            bare = [each.name for each in one.params if not (each.hidden or each.help)]
+            assert bare == [], f"{name} {below}"
+
+
+@pytest.mark.parametrize("command", ["logs", "replay", "chat", "attach", "export"])
+def test_a_command_that_prints_many_objects_says_so(typed: Typed, command: str) -> None:
+    assert "Print one JSON object per line." in typed(command, "--help").out
+
+
+def test_the_help_of_stop_says_what_is_cancelled_and_what_gets_time(typed: Typed) -> None:
+    said = " ".join(typed("stop", "--help").out.split())
+    assert "Model calls are cancelled and repeated at the next start" in said
+    assert "other tools get `worker.stop` seconds" in said
+
+
 #: Commands that print what they were asked for, and how. `TASK` is a finished task, `NEW` a file that is not there.
 REPORTS = {
     "status": (), "ps": ("--all",), "tree": ("--all",), "top": (), "inbox": (), "dead": (), "cost": (),

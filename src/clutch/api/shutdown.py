@@ -1,6 +1,6 @@
 """When a gateway that is a program of its own ends: after a stop, a drain, or a long idle time.
 
-*Stop* ends the work at its next step; the next gateway resumes it. *Drain* accepts no new work from outside, finishes
+*Stop* interrupts the work; the next gateway resumes it. *Drain* accepts no new work from outside, finishes
 the accepted work and what its agents delegate, then stops. *Idle*: no request for a while, and no work ahead that needs
 a running gateway. A program that embeds Clutch has none of this.
 """

@@ -74,7 +74,7 @@ class DeliveryInfo:
     """Where the result is on its way to the parent agent. `text` is the status with its reason, as people read it."""
 
     status: DeliveryStatus | None  #: None before there is a result
-    text: str  #: "delivered", "skipped (not requested: its caller reads it)"; empty before there is a result
+    text: str  #: "delivered", "skipped (not requested; the caller reads it)"; empty before there is a result
     state: str  #: the stored state, finer than `status`
     path: str | None
     reason: str | None

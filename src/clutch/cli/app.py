@@ -18,7 +18,7 @@ from typer.models import TyperInfo
 
 from clutch import __version__
 from clutch.cli.maintenance import beginning, configs, imports, upkeep
-from clutch.cli.options import AsJson, Config, State, Target
+from clutch.cli.options import AsJson, Config, JsonLines, State, Target
 from clutch.cli.show import looks
 from clutch.cli.spawn import spawns
 from clutch.cli.status import statuses
@@ -330,7 +330,8 @@ def serve(
 def stop(state: State = None, as_json: AsJson = False) -> None:
     """Stop the gateway; work resumes at the next start.
 
-    Turns stop at their next step.
+    Model calls are cancelled and repeated at the next start, like tools that may run twice; other tools get
+    `worker.stop` seconds.
 
     Example: clutch stop"""
     from clutch.cli import serve
@@ -390,7 +391,7 @@ def chat(
         str | None, typer.Option(help="Talk to the main session of this agent.", show_default=False)
     ] = None,
     state: State = None,
-    as_json: AsJson = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Chat with the main agent while its subagents work.
 
@@ -403,7 +404,7 @@ def chat(
 
 
 @commands.command()
-def attach(target: Target, state: State = None, as_json: AsJson = False) -> None:
+def attach(target: Target, state: State = None, as_json: JsonLines = False) -> None:
     """Watch a task live and type to steer it.
 
     Escape or Ctrl-D detaches; the task continues. With --json it only watches.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from clutch.cli import output as output_cli
-from clutch.cli.options import AsJson, Config, State
+from clutch.cli.options import AsJson, Config, JsonLines, State
 from clutch.cli.output import answering, gateway, home_of, print_object, print_text, report, say
 from clutch.cli.source import Source, messages, source
 from clutch.core.text.format import counted, plain_json, size, typed
@@ -319,7 +319,7 @@ def export(
         bool, typer.Option("--with-secrets", help="Keep text that looks like a key, a token or a password.")
     ] = False,
     state: State = None,
-    as_json: AsJson = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Export the transcript and the result of a task or session.
 

@@ -6,7 +6,7 @@ import contextlib
 import io
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +37,10 @@ def _tasks(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     return [(word, about) for word, about in (*ids, *labels) if word.startswith(incomplete)]
 
 
+def text_argument(help: str) -> Any:
+    return typer.Argument(metavar="TEXT", help=help)
+
+
 State = Annotated[
     Path | None,
     typer.Option(
@@ -48,6 +52,7 @@ Config = Annotated[
     typer.Option(help="Config file. Default: clutch.json in the state directory.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 Target = Annotated[
     str,
     typer.Argument(
@@ -64,8 +69,6 @@ ItemTarget = Annotated[
         autocompletion=_tasks,
     ),
 ]
-TextArgument = Annotated[str, typer.Argument(metavar="TEXT")]
-OptionalTextArgument = Annotated[str, typer.Argument(metavar="TEXT")]
 All = Annotated[bool, typer.Option("--all", help="Also tasks that ended more than 30 minutes ago.")]
 Hash = Annotated[
     str | None,

@@ -1,7 +1,7 @@
 """`clutch serve`: run a gateway until it is stopped or drained, or, in the background, until it is idle.
 
-The first SIGTERM or Ctrl-C stops it: it claims no more sessions, turns stop at their next step, and all sessions are
-released. The second signal does not wait."""
+The first SIGTERM or Ctrl-C stops it: it claims no more sessions, model calls are cancelled, tools get a moment to end,
+and all sessions are released. The second signal does not wait."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ async def _serve(wishes: ServeOptions, *, as_json: bool) -> None:
             tasks.start(_follow_config(clutch, tell), "clutch-config")
             tasks.start(leaving.watch(), "clutch-idle-exit")
             await leaving.told.wait()
-        tell(f"Stopping: {leaving.why}. Turns end at their next step; a second signal does not wait.")
+        tell(f"Stopping: {leaving.why}. Work resumes at the next start; a second signal does not wait.")
 
 
 def _clutch(wishes: ServeOptions, home: Path) -> Clutch:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from clutch.cli import output
-from clutch.cli.options import All, AsJson, State, Target
+from clutch.cli.options import All, AsJson, JsonLines, State, Target
 from clutch.cli.output import answering, command_for, gateway, is_terminal, print_object, print_text, say
 from clutch.cli.source import (
     MAIN_SESSION,
@@ -257,11 +257,11 @@ def logs(
     target: Target = "last",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the task ends.")] = False,
     state: State = None,
-    as_json: AsJson = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Print the transcript of a task or session.
 
-    Default: the last task. With --json one object per line.
+    Default: the last task.
 
     Example: clutch logs -f last"""
     with answering("logs", as_json=as_json):
@@ -347,10 +347,10 @@ def why(target: Target = "last", state: State = None, as_json: AsJson = False) -
 
 
 @looks.command()
-def replay(target: Target, state: State = None, as_json: AsJson = False) -> None:
+def replay(target: Target, state: State = None, as_json: JsonLines = False) -> None:
     """Print every recorded step of a task; nothing is run again.
 
-    Letters, model calls, tools, deliveries. With --json one object per line.
+    Letters, model calls, tools, deliveries.
 
     Example: clutch replay last"""
     with answering("replay", as_json=as_json), source(state) as here:

@@ -86,7 +86,8 @@ class SpawnCommandOptions:
         str | None, _option("Runtime instead of the built-in agent loop, e.g. acp:claude.")
     ] = None
     cleanup: Annotated[
-        Literal["keep", "delete"] | None, _option("delete: delete its transcript after delivery.")
+        Literal["keep", "delete"] | None,
+        _option("delete: delete its transcript when its result is delivered or not requested."),
     ] = None
     thread: Annotated[bool, _option("Open a thread in the session's chat for follow-ups.", "--thread")] = (
         False

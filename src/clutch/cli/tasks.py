@@ -16,11 +16,10 @@ from clutch.cli.options import (
     AsJson,
     Hash,
     ItemTarget,
-    OptionalTextArgument,
     State,
     Sure,
     Target,
-    TextArgument,
+    text_argument,
 )
 from clutch.cli.output import answering, gateway, is_interactive, print_object, print_text, say
 from clutch.errors import ClutchError, InvalidInput
@@ -75,7 +74,7 @@ def _killed(said: Mapping[str, Any]) -> str:
     return "\n".join(lines) or "nothing to stop"
 
 
-#: Commands that take only a task, and commands that also take a text.
+#: Commands that take only a task.
 PLAIN = {
     "pause": "Pause a task and its subagents at their next step.\n\nExample: clutch pause last",
     "resume": "Resume a paused task and its subagents.\n\nExample: clutch resume last",
@@ -85,12 +84,6 @@ PLAIN = {
     "Its transcript, result and usage stay readable.\n\nExample: clutch archive t_7f3a",
 }
 PATHS = {"archive": "remove"}  #: HTTP keeps the verb of its version 1
-AGAIN = {
-    "retry": "Run a finished task again from the beginning.\n\nTEXT is added to the task.\n\n"
-    "Example: clutch retry last",
-    "continue": "Resume a finished task where it ended.\n\nTEXT says what to do next.\n\n"
-    "Example: clutch continue last 'now write the tests'",
-}
 
 
 def _plain(name: str) -> Callable[..., None]:
@@ -100,20 +93,35 @@ def _plain(name: str) -> Callable[..., None]:
     return act
 
 
-def _again(name: str) -> Callable[..., None]:
-    def act(
-        target: Target, text: OptionalTextArgument = "", state: State = None, as_json: AsJson = False
-    ) -> None:
-        verb(name, state, target, {"text": text}, as_json=as_json)
-
-    return act
-
-
 for _name, _help in PLAIN.items():
     acts.command(_name, help=_help)(_plain(_name))
 acts.command("remove", hidden=True)(_plain("archive"))
-for _name, _help in AGAIN.items():
-    acts.command(_name, help=_help)(_again(_name))
+
+
+@acts.command()
+def retry(
+    target: Target,
+    text: Annotated[str, text_argument("Added to the task.")] = "",
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a finished task again from the beginning.
+
+    Example: clutch retry last"""
+    verb("retry", state, target, {"text": text}, as_json=as_json)
+
+
+@acts.command("continue")
+def continue_(
+    target: Target,
+    text: Annotated[str, text_argument("What to do next.")] = "",
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Resume a finished task where it ended.
+
+    Example: clutch continue last 'now write the tests'"""
+    verb("continue", state, target, {"text": text}, as_json=as_json)
 
 
 @acts.command()
@@ -136,7 +144,12 @@ def kill(
 
 
 @acts.command()
-def steer(target: Target, text: TextArgument, state: State = None, as_json: AsJson = False) -> None:
+def steer(
+    target: Target,
+    text: Annotated[str, text_argument("The new instruction.")],
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
     """Replace what a task is doing by a new instruction.
 
     Example: clutch steer last 'only the Python files'"""
@@ -146,7 +159,7 @@ def steer(target: Target, text: TextArgument, state: State = None, as_json: AsJs
 @acts.command()
 def send(
     target: Target,
-    text: TextArgument,
+    text: Annotated[str, text_argument("The message.")],
     wait: Annotated[
         float,
         typer.Option(
@@ -222,7 +235,7 @@ def _shown(item: Mapping[str, Any], target: str, wanted: DecisionOptions) -> str
 @acts.command()
 def approve(
     target: ItemTarget,
-    text: OptionalTextArgument = "",
+    text: Annotated[str, text_argument("A comment. With a plan the task reads it.")] = "",
     seen_hash: Hash = None,
     yes: Sure = False,
     state: State = None,
@@ -237,7 +250,7 @@ def approve(
 @acts.command()
 def reject(
     target: ItemTarget,
-    reason: TextArgument,
+    reason: Annotated[str, text_argument("The reason. The task reads it.")],
     end: Annotated[
         bool | None,
         typer.Option(
@@ -261,7 +274,7 @@ def reject(
 @acts.command()
 def answer(
     target: ItemTarget,
-    text: OptionalTextArgument = "",
+    text: Annotated[str, text_argument("The answer.")] = "",
     approves: Annotated[bool, typer.Option("--approve", help="Same as `clutch approve`.")] = False,
     rejects: Annotated[bool, typer.Option("--reject", help="Same as `clutch reject`.")] = False,
     seen_hash: Hash = None,

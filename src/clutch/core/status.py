@@ -140,7 +140,7 @@ _CAUSES: Final[Mapping[Reason, str]] = {
     Reason.REQUESTER_KILLED: "the parent agent was killed",
     Reason.ANNOUNCE_SKIP: "the subagent asked for none",
     Reason.SILENT: "the subagent had nothing to report",
-    Reason.NOT_REQUESTED: "not requested: its caller reads it",
+    Reason.NOT_REQUESTED: "not requested; the caller reads it",
     Reason.SUPERSEDED: "replaced by a newer run",
     Reason.PERMANENT_ERROR: "permanent error",
     Reason.RETRY_LIMIT: "retry limit reached",
