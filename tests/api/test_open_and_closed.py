@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ from clutch.api.slash import MAIN_SESSION
 from clutch.core.messages import Answer, Input
 from clutch.engine.actions import TaskActions
 from clutch.ports import ModelRequest, OnDelta
-from clutch.surfaces.listen import serving
+from clutch.store.state_directory import StateDirectory
 from clutch.transactions.read import transcripts
 from tests.patience import PATIENCE_S
 from tests.policies import QUICK
@@ -103,17 +104,49 @@ async def test_one_that_could_not_be_entered_is_closed(tmp_path: Path) -> None:
             await c.say("hello")
 
 
-async def test_one_that_starts_together_with_the_owner_waits_until_that_is_served(tmp_path: Path) -> None:
+class WaitNotice(logging.Handler):
+    """Notices that a program waits until the owner of its state directory is served."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "is not served yet" in record.getMessage():
+            self.came.set()
+
+
+async def test_one_that_starts_together_with_the_owner_waits_until_that_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As two workers of one web server do: the owner has the directory and is not served yet."""
+    monkeypatch.setattr("clutch.wiring.clutch.OWNER_START_S", PATIENCE_S)
+    caplog.set_level("INFO", "clutch")
+    logging.getLogger("clutch").addHandler(notice := WaitNotice())
     home = tmp_path / "state"
-    async with Clutch(home, models=Yes(), policy=QUICK, workspace=tmp_path, serve=False) as owner:
-        other = Clutch(home)
-        opening = asyncio.ensure_future(other.__aenter__())
-        await asyncio.wait({opening}, timeout=0.5)
-        async with serving(owner.local_gateway, home):
+    async with asyncio.timeout(PATIENCE_S):
+        with StateDirectory(home):
+            other = Clutch(home)
+            opening = asyncio.ensure_future(other.__aenter__())
+            await notice.came.wait()
+        logging.getLogger("clutch").removeHandler(notice)
+        async with Clutch(home, models=Yes(), policy=QUICK, workspace=tmp_path):
             assert (await opening).is_client
             assert (await (await other.spawn("something"))).text == "yes"
             await other.__aexit__(None, None, None)
+
+
+async def test_beside_an_owner_that_is_never_served_opening_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clutch.wiring.clutch.OWNER_START_S", 10 * PATIENCE_S)
+    home = tmp_path / "state"
+    async with Clutch(home, models=Yes(), policy=QUICK, workspace=tmp_path, serve=False):
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(StateDirectoryInUse, match=r"\(pid \d+\)"):
+                await Clutch(home).__aenter__()
+    async with Clutch(home, models=Yes(), policy=QUICK, workspace=tmp_path), Clutch(home) as other:
+        assert other.is_client, "the mark goes with its owner"
 
 
 def test_every_public_name_is_there() -> None:

@@ -1,7 +1,7 @@
 """The state directory: private to its user, and owned by one gateway at a time.
 
 The lock is the kernel's (`flock`), so the death of the process frees it, however it died. The pid in the
-file is for operators; no code decides by it.
+file is for operators; no code decides by it. The second line says that the owner is never served.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StateDirectory:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            owner = os.pread(lock, 32, 0).decode("ascii", "replace").partition("\n")[0].strip() or "unknown"
             raise StateDirectoryInUse(
                 f"{self.path} is in use by another process (pid {owner}); "
                 f"stop it, or use another state directory"
@@ -95,6 +95,19 @@ def _marked(here: int) -> int:
     if STATE_FILES.isdisjoint(os.listdir(here)):
         os.close(os.open(STATE_MARK, flags, 0o600, dir_fd=here))
     return lock
+
+
+_UNSERVED = "never served"
+
+
+def mark_unserved(path: Path) -> None:
+    """Called by the owner, which no other process can ask for anything. The next owner removes the mark."""
+    with (path / "lock").open("a") as lock:
+        lock.write(f"{_UNSERVED}\n")
+
+
+def is_unserved(path: Path) -> bool:
+    return _UNSERVED in (path / "lock").read_text().splitlines()
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from clutch.runtimes import acp as external
 from clutch.runtimes import acp_process
 from clutch.runtimes.acp_process import AcpAgent
 from clutch.runtimes.function import Function, FunctionRuntime
+from clutch.store import state_directory
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import PROBLEM, Claim, Loaded
 from clutch.surfaces.http_client import connect
@@ -149,8 +150,10 @@ OWNER_PAUSE_S = 0.05
 async def _is_served(home: Path, within_s: float) -> bool:
     """Return whether the owner of the state directory serves it, or begins to within the time."""
     until = time.monotonic() + within_s
+    if discovery.find(home) is None:
+        log.info("%s is in use and is not served yet (waiting up to %g s)", home, within_s)
     while discovery.find(home) is None:
-        if time.monotonic() >= until:
+        if time.monotonic() >= until or state_directory.is_unserved(home):
             return False
         await asyncio.sleep(OWNER_PAUSE_S)
     return True
@@ -264,6 +267,8 @@ class Clutch(Api):
             return await self._elsewhere(stack)
         if self._is_served:
             await self._serve(stack, gateway)
+        if self._claim is None and not self._can_share:
+            state_directory.mark_unserved(self._home)
         return gateway
 
     def _named(self, policy: Policy) -> Policy:
