@@ -7,6 +7,7 @@ defaults) by `tests/docs/test_settings_page.py`; slash commands by `tests/docs/t
 
 from __future__ import annotations
 
+import sys
 from difflib import unified_diff
 
 import pytest
@@ -14,10 +15,14 @@ import pytest
 from tests.golden.contract import FILES, FOLDER, REMEDY
 
 SHOWN = 200  #: lines of a difference
+#: The simulation is deterministic for one event loop. Another version of asyncio takes its tasks in another order.
+SEEDS, SEEDS_PYTHON = "seeds.txt", (3, 11)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_contract_is_unchanged(name: str) -> None:
+    if name == SEEDS and sys.version_info[:2] != SEEDS_PYTHON:
+        pytest.skip("the seeds are recorded with the event loop of Python 3.11")
     kept, made = (FOLDER / name).read_text(encoding="utf-8"), FILES[name]()
     changed = list(unified_diff(kept.splitlines(), made.splitlines(), f"golden/{name}", "now", lineterm=""))
     more = f"\n... and {len(changed) - SHOWN} lines more" if len(changed) > SHOWN else ""
