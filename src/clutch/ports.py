@@ -59,7 +59,7 @@ class ToolContext:
     key: str
     cwd: str = "."  #: beneath the workspace; where commands start
     network: bool = True  #: a sandboxed command may reach the network, if the config allows it
-    is_boxed: bool | None = (
+    is_sandboxed: bool | None = (
         None  #: file tools and commands run in the sandbox; None = as the tools are set up
     )
     on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
@@ -267,7 +267,7 @@ class RuntimeJob:
     end: Callable[[Call, str, bool], None] = _silent  #: the call, what it gave, whether it failed
     ask: Callable[[Call], Awaitable[Verdict]] = _no_user
     cwd: str = "."  #: beneath the workspace
-    is_boxed: bool = False  #: what it starts must run in the sandbox
+    is_sandboxed: bool = False  #: what it starts must run in the sandbox
     network: bool = True  #: in the sandbox: whether it may reach the network
     may_change: bool = True  #: its rights let it write files and run commands
 

@@ -51,7 +51,7 @@ def of_mcp(folder: Path) -> str:
 
 def of_acp(folder: Path) -> str:
     runtime = AcpRuntime(AcpAgent(name="mine", command="cat"), folder, SandboxedPrograms())
-    job = RuntimeJob("work", (), "agent:main:subagent:x", str(folder), "x:1", is_boxed=True)
+    job = RuntimeJob("work", (), "agent:main:subagent:x", str(folder), "x:1", is_sandboxed=True)
     with pytest.raises(RuntimeFailed) as refusal:
         anyio.run(runtime.run, job)
     return str(refusal.value)

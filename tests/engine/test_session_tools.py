@@ -319,9 +319,9 @@ async def open_beta(made: Family) -> None:
 
 @pytest.mark.scenario(141)
 @pytest.mark.parametrize("visibility", Visibility)
-@pytest.mark.parametrize("is_boxed", [False, True])
+@pytest.mark.parametrize("is_sandboxed", [False, True])
 async def test_what_a_main_agent_sees_is_as_wide_as_the_config_says(
-    build: Build, visibility: Visibility, is_boxed: bool
+    build: Build, visibility: Visibility, is_sandboxed: bool
 ) -> None:
     peers = Peers(enabled=True, allow=frozenset({"*"}))
     made = await family(build, replace(FREE, visibility=visibility, peers=peers))
@@ -329,14 +329,14 @@ async def test_what_a_main_agent_sees_is_as_wide_as_the_config_says(
     await open_beta(made)
     from clutch.core.authority import AgentGrant, root_rights
 
-    rights = rights_text(root_rights(AgentGrant(depth_max=3, sandbox=is_boxed)))
+    rights = rights_text(root_rights(AgentGrant(depth_max=3, sandbox=is_sandboxed)))
     twin = "agent:main:chat:twin"
     await made.house.db.alone(
         sessions.open_session, made.services.ids.next(), twin, "main", rights, None, "."
     )
     await made.house.db.alone(_set_rights, made.house.main, rights)
     seen = {one["sessionKey"] for one in (await made.uses("main", "sessions_list"))["sessions"]}
-    allowed = min(visibility, Visibility.TREE) if is_boxed else visibility
+    allowed = min(visibility, Visibility.TREE) if is_sandboxed else visibility
     assert (twin in seen) == (allowed >= Visibility.AGENT)
     assert ("agent:beta:main" in seen) == (allowed >= Visibility.ALL)
     assert any("subagent" in key for key in seen) == (allowed >= Visibility.TREE)

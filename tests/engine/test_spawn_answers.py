@@ -215,7 +215,7 @@ async def test_walls_hold_for_whoever_was_born_behind_them_and_once_they_are_up_
             return "done" if step(request) else Answer("", (Call("look", {}),), Usage(1, 1), "x", "tools")
 
         async def look(arguments: Anything, context: ToolContext, seen: dict[str, bool | None] = seen) -> str:
-            seen[context.session_key.split(":")[1]] = context.is_boxed
+            seen[context.session_key.split(":")[1]] = context.is_sandboxed
             return "seen"
 
         house = await build(

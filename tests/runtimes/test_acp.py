@@ -152,7 +152,7 @@ async def test_the_sandbox_of_an_agent_is_made_and_removed_beside_the_event_loop
     """Both walk through the whole workspace."""
     walls = ThreadedWalls()
     works = AcpRuntime(agent(), tmp_path, walls)
-    await works.run(job(f"probe {tmp_path}/file", tmp_path, is_boxed=True))
+    await works.run(job(f"probe {tmp_path}/file", tmp_path, is_sandboxed=True))
     assert len(walls.threads) == 2
     assert threading.get_ident() not in walls.threads
 
@@ -166,7 +166,7 @@ async def test_agent_of_a_boxed_session_sees_its_workspace_and_nothing_else(
     (tmp_path / "secret").write_text("not for you")
     needs = (sys.prefix, sys.base_prefix, str(AGENT.parent))
     works = runtime(tmp_path, inherit=frozenset({"MINE"}), visible=needs)
-    answer = await works.run(job(f"probe {tmp_path}/secret", place, is_boxed=True, network=False))
+    answer = await works.run(job(f"probe {tmp_path}/secret", place, is_sandboxed=True, network=False))
     said = json.loads(answer.text)
     assert said["read"] == "cannot: No such file or directory"
     assert said["env"]["MINE"] == "given"
@@ -176,10 +176,10 @@ async def test_memory_of_a_boxed_agent_counts_what_it_uses_and_not_what_it_reser
     """Its program is outside of `/usr`, and is found and shown: only the script beside it is named."""
     (tmp_path / "work").mkdir()
     works = runtime(tmp_path, visible=(str(AGENT.parent),), memory_bytes=256 << 20)
-    answer = await works.run(job("reserve 69", tmp_path / "work", is_boxed=True))
+    answer = await works.run(job("reserve 69", tmp_path / "work", is_sandboxed=True))
     assert answer.text == "reserved 69 GiB"
     with pytest.raises(RuntimeFailed) as caught:
-        await works.run(job("hog 400", tmp_path / "work", is_boxed=True))
+        await works.run(job("hog 400", tmp_path / "work", is_sandboxed=True))
     said = str(caught.value)
     assert "the agent 'tested' was ended: it used more than 256 MiB of memory" in said
     assert "raise acp.agents.tested.memory" in said
@@ -192,7 +192,7 @@ async def test_program_that_a_boxed_agent_cannot_see_is_told_with_the_remedy(tmp
     script.chmod(0o755)
     works = AcpRuntime(AcpAgent(name="mine", command=str(script)), tmp_path, SandboxedPrograms())
     with pytest.raises(RuntimeFailed) as caught:
-        await works.run(job("echo x", tmp_path / "work", is_boxed=True))
+        await works.run(job("echo x", tmp_path / "work", is_sandboxed=True))
     assert "no-such-engine: not found" in str(caught.value)
     assert "add the folder of what it did not find to acp.agents.mine.visible" in str(caught.value)
 

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_a_row_that_breaks_a_promise_is_named_with_the_promise(tmp_path: Path) -
     with served(home, policy=FAST) as here:
         task = spawned(here.client, "quick one")
         ended(here.client, task, "delivered")
-    with sqlite3.connect(home / "clutch.db") as tables:
+    with closing(sqlite3.connect(home / "clutch.db")) as tables, tables:
         tables.execute("UPDATE tasks SET outcome = NULL")
     said = typed("doctor", "--json", state=home)
     assert (said.code, said.body["ok"]) == (1, False)
@@ -137,7 +138,7 @@ def test_a_bundle_has_no_secret_and_no_words_of_anybody(first: Served, tmp_path:
     ("version", "told"), [("999", "upgrade Clutch"), ("2", "the next gateway brings it up to date")]
 )
 def test_tables_of_another_clutch_are_named_and_not_read(version: str, told: str, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "clutch.db") as tables:
+    with closing(sqlite3.connect(tmp_path / "clutch.db")) as tables, tables:
         tables.execute("CREATE TABLE meta(name, value)")
         tables.execute("INSERT INTO meta VALUES('schema_version', ?)", (version,))
     looked = typed("ps", "--json", state=tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_a_backup_made_while_tasks_run_is_whole_and_continues_elsewhere(
         (there / "clutch.db").stat().st_size,
     )
     assert (there / "clutch.db").stat().st_mode & 0o777 == 0o600
-    with sqlite3.connect(there / "clutch.db") as tables:
+    with closing(sqlite3.connect(there / "clutch.db")) as tables, tables:
         assert tables.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     again = typed("backup", there / "clutch.db", state=first.home)
     assert (again.code, "is there already" in again.err) == (2, True)
@@ -196,7 +197,7 @@ def test_what_is_no_whole_backup_is_refused_before_anything_is_touched(
         file.write_bytes(content)
     elif content is not None:
         assert typed("backup", file, state=first.home).code == 0
-        with sqlite3.connect(file) as tables:
+        with closing(sqlite3.connect(file)) as tables, tables:
             if content == "newer":
                 tables.execute("UPDATE meta SET value = 999 WHERE name = 'schema_version'")
             elif content == "foreign":

@@ -144,7 +144,7 @@ async def _in_acp(root: Path, script: str) -> AsyncIterator[Ended]:
     agent = AcpAgent(name="tested", command="/bin/sh", args=words, visible=VISIBLE)
     runtime = AcpRuntime(agent, root.parent / "acp", SandboxedPrograms())
     job = RuntimeJob(
-        f"clutch-test: until {root}/go", (), "agent:main:subagent:x", str(root), "x:1", is_boxed=True
+        f"clutch-test: until {root}/go", (), "agent:main:subagent:x", str(root), "x:1", is_sandboxed=True
     )
     run = asyncio.create_task(runtime.run(job))
 

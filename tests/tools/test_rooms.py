@@ -14,9 +14,9 @@ from clutch.tools.sandbox.policy import Sandbox
 pytestmark = pytest.mark.anyio
 
 
-async def sees_beyond(rooms: AllTools, workspace: Path, is_boxed: bool | None) -> tuple[bool, bool]:
+async def sees_beyond(rooms: AllTools, workspace: Path, is_sandboxed: bool | None) -> tuple[bool, bool]:
     """Does a command read a file beside the workspace, and is the workspace still there for the file tools?"""
-    context = ToolContext(str(workspace), "agent:main:main", "k", is_boxed=is_boxed)
+    context = ToolContext(str(workspace), "agent:main:main", "k", is_sandboxed=is_sandboxed)
     said = await rooms.run("shell", {"command": f"cat {workspace.parent}/secret 2>/dev/null; true"}, context)
     listed = await rooms.run("list", {}, context)
     with pytest.raises(ToolFailed):
@@ -26,7 +26,7 @@ async def sees_beyond(rooms: AllTools, workspace: Path, is_boxed: bool | None) -
 
 @pytest.mark.scenario(39)
 @pytest.mark.parametrize(
-    ("setting", "is_boxed", "sees"),
+    ("setting", "is_sandboxed", "sees"),
     [
         (Sandbox.ON, None, False),
         (Sandbox.ON, True, False),
@@ -36,7 +36,7 @@ async def sees_beyond(rooms: AllTools, workspace: Path, is_boxed: bool | None) -
     ],
 )
 async def test_a_session_has_the_walls_it_was_given(
-    tmp_path: Path, setting: Sandbox, is_boxed: bool | None, sees: bool
+    tmp_path: Path, setting: Sandbox, is_sandboxed: bool | None, sees: bool
 ) -> None:
     work = tmp_path / "work"
     work.mkdir()
@@ -44,6 +44,6 @@ async def test_a_session_has_the_walls_it_was_given(
     (tmp_path / "secret").write_text("swordfish")
     rooms = AllTools(Limits(), ToolSettings(sandbox=setting), None)
     try:
-        assert await sees_beyond(rooms, work, is_boxed) == (sees, True)
+        assert await sees_beyond(rooms, work, is_sandboxed) == (sees, True)
     finally:
         await rooms.close()

@@ -88,7 +88,7 @@ class Event:
 
     `name`: lifecycle:start|end|error, assistant:text|thinking, tool:start|output|end, usage, question. `task_id`: None
     for a main agent. `data`: the text of assistant:…, the tool of tool:start and tool:end, the error of
-    lifecycle:error, the `Usage` of usage. `seq`: its place among what the run tells, or in the timeline of its
+    lifecycle:error, the `Usage` of usage. `seq`: its number among the events of the run, or in the timeline of its
     task."""
 
     name: str

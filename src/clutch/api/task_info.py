@@ -207,7 +207,9 @@ class DeliveryTry:
 class BlockedOn:
     """What blocks a task or its result, and what to type about it."""
 
-    gate: str  #: a fixed word: "lane-full", "descendants-active", "needs-you" …
+    reason: str = field(
+        metadata={"json": "gate"}
+    )  #: a fixed word: "lane-full", "descendants-active", "needs-you" …
     text: str  #: what blocks it and what unblocks it, in words
     since: datetime | None
     waiting_for: tuple[str, ...]

@@ -60,7 +60,7 @@ class ExpiryFrom(StrEnum):
 
 
 class Direct(StrEnum):
-    """What becomes of a result when its requester is idle."""
+    """What becomes of a result when the parent agent is idle."""
 
     TURN = "turn"  #: its model writes the message to the user
     SEND = "send"  #: the person reads it as it is; no model turn
@@ -163,7 +163,7 @@ class Life:
 
 
 class LateResult(StrEnum):
-    """What becomes of words that a killed task said anyway."""
+    """What becomes of a text that a killed task wrote anyway."""
 
     KEEP = "keep"  #: stored and shown
     DELIVER = "deliver"  #: and delivered to the parent
@@ -440,8 +440,10 @@ class Policy:
     def grant(self, agent_id: str) -> AgentGrant:
         """What the config gives to this agent, however it is started."""
         agent = self.agent(agent_id)
-        is_boxed = self.defaults.sandbox if agent.sandbox is None else agent.sandbox
-        return AgentGrant(self.limits.depth_max, agent.tools.filter, agent.models, is_boxed, agent.network)
+        is_sandboxed = self.defaults.sandbox if agent.sandbox is None else agent.sandbox
+        return AgentGrant(
+            self.limits.depth_max, agent.tools.filter, agent.models, is_sandboxed, agent.network
+        )
 
 
 def with_concurrency(policy: Policy, children: int) -> Policy:

@@ -212,7 +212,7 @@ def _job(run: OpenRun) -> RuntimeJob:
         model=about.model_asked,
         files=run.files,
         cwd=about.cwd or ".",
-        is_boxed=run.is_boxed,
+        is_sandboxed=run.is_sandboxed,
         network=about.rights.network,
         may_change=all(rights.permits_tool(name, is_read_only=False) for name in CHANGING),
     )

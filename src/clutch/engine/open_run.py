@@ -165,7 +165,7 @@ class OpenRun:
         return FileVersion(self.session_id, self.about.shelf)
 
     @property
-    def is_boxed(self) -> bool:
+    def is_sandboxed(self) -> bool:
         """A sandboxed session stays sandboxed, even if the policy changes later. A policy that sandboxes the agent now
         holds for its older sessions too."""
         return self.about.rights.sandbox or self.policy.grant(self.about.agent_id).sandbox

@@ -228,7 +228,7 @@ def _context(run: OpenRun, place: int, reached: str | None) -> ToolContext:
         key=f"{run.session_id}:{run.head}:{place}",
         cwd=about.cwd or ".",
         network=about.rights.network,
-        is_boxed=run.is_boxed,
+        is_sandboxed=run.is_sandboxed,
         on_output=lambda text: run.tell("tool:output", text),
         files=run.files,
         reached=reached,

@@ -161,7 +161,7 @@ class AcpRuntime:
         if command is None:
             raise RuntimeFailed(f"the agent {agent.name!r} needs `{agent.command}`; {agent.remedy}")
         cwd, argv = _where(job), (command, *agent.args)
-        if not (job.is_boxed and agent.sandbox):
+        if not (job.is_sandboxed and agent.sandbox):
             yield Launch(argv, cwd, env)
             return
         env.pop("TASK_DIR", None)
@@ -184,7 +184,7 @@ class AcpRuntime:
 
     async def _watch(self, job: RuntimeJob, program: Program) -> None:
         """Ends a sandboxed program that uses more memory than it may."""
-        if job.is_boxed and self._agent.sandbox:
+        if job.is_sandboxed and self._agent.sandbox:
             program.condemn(await self._walls.broken_limit(program.pid, self._room(job)))
 
     # ---- talking to it -------------------------------------------------------------------------------

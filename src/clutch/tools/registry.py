@@ -410,7 +410,7 @@ class AllTools:
             await self.mcp.close()
 
     def _sandboxes(self, context: ToolContext) -> bool:
-        return self.is_sandboxed if context.is_boxed is None else context.is_boxed
+        return self.is_sandboxed if context.is_sandboxed is None else context.is_sandboxed
 
     async def _run_files(
         self, name: str, args: Mapping[str, Any], workspace: str, context: ToolContext
