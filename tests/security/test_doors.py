@@ -135,3 +135,30 @@ def test_s17_words_of_sql_are_words_in_every_field(db: Served) -> None:
         assert [one["label"] for one in found] == [text]
         assert db.raw("GET", f"/v1/tasks/{quote(text, safe='')}").status in (200, 404, 409)
         db.client.post("/v1/sessions/agent:main:main/messages", {"text": text}, key=text)
+
+
+def test_s5_a_browser_session_is_kept_as_digests_and_ends_with_its_token(tmp_path: Path) -> None:
+    file, now = tmp_path / "browsers.json", [0.0]
+    before = Browsers(Serving(), file, lambda: now[0])
+    code = before.code("token")
+    assert before.redeemed(code) == "token"
+    cookie = before.cookie("token", code)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert cookie not in file.read_text()
+    after = Browsers(Serving(), file, lambda: now[0])
+    assert after.token_of(cookie, ["other", "token"]) == "token"
+    assert after.token_of(cookie, ["other"]) is None
+    assert after.token_of("guessed", ["token"]) is None
+    assert before.redeemed(code) is None  # a second use signs out the first browser, also after a restart
+    assert Browsers(Serving(), file, lambda: now[0]).token_of(cookie, ["token"]) is None
+    later = after.cookie("token")
+    now[0] = Serving().browser_s
+    assert after.token_of(later, ["token"]) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": ["x"]}', '{"a": ["x", "y"]}'])
+def test_a_damaged_file_of_sessions_signs_all_browsers_out(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "browsers.json"
+    file.write_text(text)
+    file.chmod(0o600)
+    assert Browsers(Serving(), file).token_of("x", ["token"]) is None

@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -285,3 +285,42 @@ def test_a_stream_of_one_task_has_the_progress_of_no_other_task(db: Served) -> N
         db.let_go()
         found = list(iter_until(one, "lifecycle:end"))
     assert {event.data["taskId"] for event in found if event.name not in ("overview", "alive")} == {mine}
+
+
+def test_a_stream_with_overview_brings_counts_progress_and_signs_of_life(db: Served) -> None:
+    line = http.client.HTTPConnection("127.0.0.1", db.port, timeout=PATIENCE_S)
+    with closing(line):
+        line.request("GET", "/v1/events?include=overview", headers={"Authorization": f"Bearer {db.token}"})
+        events = read(line.getresponse())
+        first = next(events)
+        assert (first.name, first.data["isDemo"], first.data["inbox"]) == ("overview", False, [])
+        task = spawned(db.client, "look around")
+        asks = spawned(db.client, "ask openly", label="curious")
+        names: set[str] = set()
+        for event in events:
+            names.add(event.name)
+            if event.name == "progress" and event.data["taskId"] == task:
+                assert event.data["task"]["taskId"] == task
+                assert event.id is None  # it cannot be read again
+            if event.name == "overview" and event.data["inbox"]:
+                (item,) = db.client.get("/v1/inbox")["items"]
+                assert event.data["inbox"] == [f"{item['id']} {item['hash']}"]
+                assert event.data["summary"]["needsYou"] == 1
+            if {"overview", "progress", "alive"} <= names and event.name == "overview":
+                break
+            if event.name == "alive" and "overview" in names:
+                db.client.post(f"/v1/tasks/{asks}/kill", {})
+
+
+def test_other_streams_have_no_events_of_the_dashboard(db: Served) -> None:
+    with watching(db) as events:
+        task = spawned(db.client, "look around")
+        names = {event.name for event in _until_completed(events, task)}
+    assert not names & {"overview", "progress", "alive"}
+
+
+def _until_completed(events: Iterator[Event], task: str) -> Iterator[Event]:
+    for event in events:
+        yield event
+        if event.id is not None and event.data["taskId"] == task and event.data["to"] == "completed":
+            return

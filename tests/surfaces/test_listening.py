@@ -13,7 +13,7 @@ import pytest
 from clutch import InvalidInput
 from clutch.config.keys import Settings
 from clutch.surfaces.discovery import rotate_token
-from clutch.surfaces.listen import ListenSettings, listeners
+from clutch.surfaces.listen import PORT, PORTS_TRIED, ListenSettings, listeners
 from clutch.wiring import config_problems
 from tests.patience import PATIENCE_S
 from tests.surfaces.served import served
@@ -104,3 +104,11 @@ def test_all_addresses_of_both_kinds_are_one_socket_or_a_refusal_where_there_is_
             listeners(ListenSettings("::")),
         ):
             pass
+
+
+def test_the_default_port_is_fixed_and_the_next_free_one_follows() -> None:
+    with listeners(ListenSettings()) as first, listeners(ListenSettings()) as second:
+        ports = [one[0].getsockname()[1] for one in (first, second)]
+    assert PORT <= ports[0] < ports[1]
+    with listeners(ListenSettings(port=0)) as any_free:
+        assert any_free[0].getsockname()[1] not in range(PORT, PORT + PORTS_TRIED)

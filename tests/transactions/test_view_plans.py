@@ -13,9 +13,9 @@ from clutch.core.model import Outcome, Phase
 from clutch.store import dialect
 from clutch.store.dialect import Dialect, statement_text
 from clutch.store.transaction import Tx
-from clutch.transactions import workers
-from clutch.transactions.read import lists, tasks, why
-from clutch.transactions.read.lists import TaskFilter
+from clutch.transactions import control, workers
+from clutch.transactions.read import lists, tasks, timeline, why
+from clutch.transactions.read.lists import ListState, TaskFilter
 
 GROWING = ("tasks", "usage", "events", "messages", "inbox", "deliveries", "runs", "sessions")
 
@@ -84,6 +84,11 @@ def scans(steps: Iterator[str]) -> list[str]:
         lists.task_page(0.0, TaskFilter(ended_after=10.0)),
         lists.task_page(0.0, TaskFilter(root_id=1, ended_after=10.0)),
         lists.task_page(0.0, TaskFilter(), 50, "finished:10.0:t_1"),
+        lists.task_page(0.0, TaskFilter(state=ListState.ATTENTION)),
+        lists.task_page(0.0, TaskFilter(state=ListState.FAILED, ended_after=10.0)),
+        lists.task_page(0.0, TaskFilter(text="x", agent="main", ended_after=10.0)),
+        timeline.segments(0.0, []),
+        control.would_stop(0.0, [5]),
         lists.summary(0.0, TaskFilter(root_id=1)),
         lists.summary(0.0, TaskFilter(ended_after=10.0)),
         lists.result(0.0, 5),

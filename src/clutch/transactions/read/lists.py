@@ -221,7 +221,7 @@ def _pairs(wanted: TaskFilter) -> Iterator[tuple[str, tuple[Any, ...]]]:
     if wanted.state is ListState.FAILED:
         yield f"outcome IN ({', '.join('?' * len(FAILED))})", tuple(sorted(FAILED))
     if wanted.agent is not None:
-        yield "id IN (SELECT s.id FROM sessions s WHERE s.agent_id = ?)", (wanted.agent,)
+        yield "EXISTS (SELECT 1 FROM sessions s WHERE s.id = tasks.id AND s.agent_id = ?)", (wanted.agent,)
     if wanted.text is not None:
         yield _TEXT, (*[_pattern(wanted.text)] * 3, ids.parse_task_id(wanted.text) or 0)
     if wanted.ended_after is not None:
