@@ -310,6 +310,7 @@ def test_everything_is_reached_with_the_keyboard(db: Served, page: Page) -> None
     row(page, "the parent").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#panel h2")).to_have_text("the parent")
+    expect(page.locator("#panel h2")).to_be_focused()
     page.get_by_role("tab", name="Activity").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Result")).to_be_focused()
@@ -372,6 +373,18 @@ def test_axe_finds_nothing(
         page.keyboard.press("Space")
         expect(page.locator(".peek .markdown")).to_be_visible()
         violations(page)
+    db.let_go()
+
+
+def test_motion_is_reduced_and_forced_colours_keep_bars_and_states(db: Served, browser: Browser) -> None:
+    family(db)
+    with opened(browser, db, reduced_motion="reduce", forced_colors="active") as page:
+        expect(row(page, "first child")).to_have_attribute("data-status", "running")
+        for part in (".bar", ".dot"):
+            node = row(page, "first child").locator(part)
+            assert node.evaluate("(one) => getComputedStyle(one).forcedColorAdjust") == "none"
+        moving = "() => document.getAnimations().filter((one) => one.playState === 'running').length"
+        assert page.evaluate(moving) == 0
     db.let_go()
 
 
@@ -479,7 +492,7 @@ def test_a_gateway_that_is_stopped_and_not_dead_is_noticed(browser: Browser, tmp
 # ---- many ------------------------------------------------------------------------------------------------
 
 #: Frames that took longer than this are noticed as a jerk.
-JERK_MS = 100
+JERK_MS = 50
 
 
 def test_a_thousand_tasks_and_two_hundred_events_a_second_stay_smooth(db: Served, page: Page) -> None:

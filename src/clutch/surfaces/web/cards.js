@@ -9,7 +9,7 @@
 import { link } from "/web/address.js";
 import { ask, isSignedOut, post, problemText } from "/web/api.js";
 import { connection } from "/web/connection.js";
-import { h, put, visible } from "/web/dom.js";
+import { button, h, put, visible } from "/web/dom.js";
 
 const SETTLED_MS = 1000;
 const DECIDED = { answer: "Answered.", approve: "Approved.", reject: "Rejected." };
@@ -94,15 +94,17 @@ export class Cards {
     const title = item.taskId ? h("a", { href: link({ task: item.taskId }), "data-local": true, text: name }) : h("span", { text: name });
     card.append(
       h("p", { class: "card-title" }, h("strong", { text: TITLES[item.kind] ?? item.kind }), " · ", title),
-      this.question(item), h("div", { class: "card-actions" }, text, ...this.decisions(item, card)),
+      this.question(item, text), h("div", { class: "card-actions" }, text, ...this.decisions(item, card)),
       h("div", { class: "card-said" }, h("p", { class: "said", role: "alert" }), card.run));
     return card;
   }
 
-  question(item) {
+  question(item, text) {
     const command = item.detail.args?.command;
     const main = typeof command === "string" ? h("pre", { text: command }) : h(item.kind === "question" ? "p" : "pre", { text: item.text });
-    const choices = (item.detail.choices ?? []).map((choice) => h("li", { text: choice }));
+    // A choice is written into the field and sent with `Answer`: one press alone decides nothing.
+    const pick = (choice) => { text.value = choice; text.focus(); };
+    const choices = (item.detail.choices ?? []).map((choice) => h("li", {}, button(choice, () => pick(choice))));
     return h("div", { class: "card-text" }, main, choices.length ? h("ul", { class: "choices", "aria-label": "Choices" }, choices) : null,
       typeof command === "string" && Object.keys(item.detail.args).length > 1 ? h("details", {}, h("summary", { text: "The whole call" }), h("pre", { text: item.text })) : null);
   }

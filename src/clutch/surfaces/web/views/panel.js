@@ -15,6 +15,7 @@ import { filesTab, resultTab } from "/web/views/result.js";
 
 const TABS = { activity: ["Activity", activityTab], result: ["Result", resultTab], files: ["Files", filesTab], details: ["Details", detailsTab] };
 const place = document.getElementById("panel");
+const NARROW = matchMedia("(max-width: 760px)");
 let shown = null; // { id, parts, tab, update }
 
 export function startPanel() {
@@ -45,7 +46,10 @@ async function show() {
   }
   const task = store.task(id) ?? (await fetchTask(id));
   if (!task || shown?.id !== id) return;
-  if (!shown.parts) build(task);
+  if (!shown.parts) {
+    build(task);
+    if (NARROW.matches) shown.parts.title.focus(); // the list is hidden behind the panel
+  }
   if (shown.tab !== tab) openTab(tab, task);
   update();
 }

@@ -24,6 +24,7 @@ const listed = new Set(); // the ids that belong into the list
 const rows = new Map();
 const sections = new Map();
 const folded = new Map(); // id -> isOpen, as the user has set it
+const places = new Map(); // id -> what decided its place when the list was ordered
 const visibleRows = new Set();
 let next = null; // the cursor of the following page
 let loads = 0;
@@ -89,6 +90,8 @@ const draw = perFrame(() => {
   if (!isLoaded) return;
   const found = groupsOf([...listed].map((id) => store.task(id)).filter(Boolean));
   const wanted = [head];
+  places.clear();
+  for (const id of listed) places.set(id, placeOf(store.task(id), true));
   let isFirst = true;
   for (const { group, families } of found) {
     const section = sectionOf(group);
@@ -117,6 +120,9 @@ const draw = perFrame(() => {
   more.hidden = next === null;
   drawBars();
 });
+
+/** What decides where a task stands. As long as it is the same, an event changes no order. */
+const placeOf = (task, belongs) => (task && belongs ? `${task.group} ${task.activity !== null} ${task.parentTaskId}` : "");
 
 function rowOf(task) {
   let row = rows.get(task.taskId);
@@ -159,17 +165,13 @@ store.onTasks((ids) => {
   let isOrdered = true;
   for (const id of ids) {
     const task = store.task(id);
-    const belongs = Boolean(task) && fits(task);
+    // A task that a search of the gateway found stays, whatever its label says.
+    const belongs = Boolean(task) && (fits(task) || (Boolean(at().text) && listed.has(id)));
+    if (belongs !== listed.has(id)) listed[belongs ? "add" : "delete"](id);
+    if (placeOf(task, belongs) !== (places.get(id) ?? "")) { isOrdered = false; continue; }
     const row = rows.get(id);
-    if (belongs !== listed.has(id)) {
-      // A task that a search of the gateway found stays, whatever its label says.
-      if (!belongs && task && at().text) { /* it stays */ } else { listed[belongs ? "add" : "delete"](id); isOrdered = false; }
-    }
-    if (!task || !row || !row.family) { isOrdered &&= !listed.has(id); continue; }
-    if (row.dataset.group !== task.group || Boolean(task.activity) !== row.wasActive) isOrdered = false;
-    row.wasActive = Boolean(task.activity);
-    const member = row.family.members.find((one) => one.task.taskId === id);
-    fillRow(row, task, { level: member.level, children: member.children, isOpen: isOpen(task), isSelected: id === at().task });
+    const member = row?.family?.members.find((one) => one.task.taskId === id);
+    if (member) fillRow(row, task, { level: member.level, children: member.children, isOpen: isOpen(task), isSelected: id === at().task });
   }
   if (isOrdered) drawBars();
   else draw();
@@ -219,7 +221,7 @@ const KEYS = {
   End: () => focusRow(order().at(-1)),
   ArrowRight: (row, task) => (row.getAttribute("aria-expanded") === "false" ? fold(task, true) : KEYS.ArrowDown(row)),
   ArrowLeft: (row, task) => (row.getAttribute("aria-expanded") === "true" ? fold(task, false) : focusRow(rows.get(task.parentTaskId))),
-  Enter: (row, task) => go({ task: task.taskId, tab: "activity" }),
+  Enter: (row, task) => { go({ task: task.taskId, tab: "activity" }); document.querySelector("#panel h2")?.focus(); },
   " ": (row, task) => { togglePeek(task, inboxItems(), () => focusRow(row)); draw(); requestAnimationFrame(() => peekOf(task.taskId)?.scrollIntoView({ block: "nearest" })); },
 };
 
