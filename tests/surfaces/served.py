@@ -167,7 +167,9 @@ def served(
 
     async def live() -> None:
         answering = models or Slow()
-        async with Clutch(state=home, models=answering, policy=policy, workspace=home.parent, **options) as c:
+        # On the fixed port the gateway of a test that runs at the same time could take the place of one that stopped.
+        given = {"port": 0, "workspace": home.parent, **options}
+        async with Clutch(state=home, models=answering, policy=policy, **given) as c:
             made.append(Served(c, asyncio.get_running_loop(), home, answering))
             is_up.set()
             await stop.wait()
