@@ -196,7 +196,7 @@ def test_a_mentioned_file_is_brought_along_and_one_that_cannot_be_is_said(tmp_pa
     (tmp_path / "picture").write_bytes(b"\xff\xfe\x00")
     whole = message.with_files("read @notes.md and @missing, me@example.org", tmp_path)
     assert whole == "read @notes.md and @missing, me@example.org\n\nnotes.md:\n````\n```\ncode\n```\n\n````"
-    with pytest.raises(InvalidInput, match="not a text"):
+    with pytest.raises(InvalidInput, match="is not UTF-8 text"):
         message.with_files("see @picture", tmp_path)
     (tmp_path / "large").write_bytes(b"x" * (message.FILE_BYTES_MAX + 1))
     with pytest.raises(InvalidInput, match="more than 48 KiB"):

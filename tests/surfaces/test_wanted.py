@@ -46,7 +46,7 @@ def test_what_was_not_said_is_left_to_the_gateway() -> None:
 @pytest.mark.parametrize("command", ["run", "spawn"])
 def test_blank_task_is_refused_before_a_gateway_is_started_for_it(command: str, tmp_path: Path) -> None:
     said = typed(command, " \n", state=tmp_path / "state")
-    assert (said.code, said.err) == (2, f"clutch {command}: task: must not be blank\n")
+    assert (said.code, said.err) == (2, f"clutch {command}: task: must not be blank: say what to do\n")
     assert not (tmp_path / "state").exists()
 
 
