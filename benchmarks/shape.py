@@ -1,4 +1,4 @@
-"""Transactions and statements per task, counted at the door while the demo's own job runs, at a quicker pace.
+"""Transactions and statements per task, counted while the demo's own job runs, at a quicker pace.
 
 The whole run: the start of the process, the first question, the main agent's turns and everything below it; whatever
 is not a task's counts for the tasks. Reads count as nothing.
@@ -22,8 +22,10 @@ from clutch.wiring import DATABASE_FILE, Clutch, offline_model
 
 RUNS: Final = 1
 PACE_S: Final = 0.02  # of every answer: children end one by one, as they do with a real model
-TRANSACTIONS_MAX: Final = 8.0
-STATEMENTS_MAX: Final = 60.0
+# A task itself, and each of its steps with tool calls: `respond` and `results` are two transactions by design. How many
+# steps the demo model makes is its own business. A task with the 8/7 steps of the first demo may have 7.9 and 60.
+TRANSACTIONS: Final = (5.6, 2.0)
+STATEMENTS: Final = (46.0, 12.25)
 #: surveyed, as `make demo` does
 FOLDER: Final = Path(__file__).resolve().parent.parent
 
@@ -34,7 +36,9 @@ async def judge(report: Report, runs: int = RUNS) -> None:
         counted += await _demo()
     per_task = {name: round(count / counted["tasks"], 2) for name, count in sorted(counted.items())}
     report.config["shape"] = {"runs": runs, "tasks": counted["tasks"], "per_task": per_task}
-    for what, limit in (("transactions", TRANSACTIONS_MAX), ("statements", STATEMENTS_MAX)):
+    steps = counted["steps"] / counted["tasks"]
+    for what, (own, per_step) in (("transactions", TRANSACTIONS), ("statements", STATEMENTS)):
+        limit = own + per_step * steps
         report.targets.append(at_most(f"{what} per task", counted[what] / counted["tasks"], limit))
 
 
@@ -56,5 +60,6 @@ def _tasks(database: Path) -> int:
 
 def _counted(stats: DatabaseStats, tasks: int) -> Counter[str]:
     by_function = {f"{name} statements": statements for name, (_, statements) in stats.by_function.items()}
-    whole = Counter(tasks=tasks, transactions=stats.transactions, statements=stats.statements)
+    steps, _ = stats.by_function["results"]
+    whole = Counter(tasks=tasks, steps=steps, transactions=stats.transactions, statements=stats.statements)
     return whole + Counter(by_function)

@@ -324,6 +324,13 @@ async def test_a_client_says_what_it_is_and_what_it_cannot_be(
         with caplog.at_level(logging.WARNING, "clutch.wiring"):
             async with Clutch.connect(home) as c:
                 assert (c.is_client, c.url) == (True, owner.clutch.url)
+                with pytest.raises(StateDirectoryInUse, match=r"brings @c\.tool, which the owner"):
+
+                    @c.tool
+                    def coin() -> int:
+                        """Heads."""
+                        return 1
+
                 waiting = asyncio.ensure_future((await c.spawn("slow one")).result())
                 await asyncio.sleep(0)
                 with pytest.raises(ClutchError, match="only that one can do this"):

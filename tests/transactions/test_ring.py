@@ -148,7 +148,7 @@ async def test_descendants_that_never_settle_are_waited_for_half_an_hour(world: 
     await world.mail()
     world.clock.advance(1)
     await world.start(main)
-    assert 'Not settled when the wait ended: "stuck"' in (await world.inputs(main))[-1]
+    assert 'Not finished when the wait ended: "stuck"' in (await world.inputs(main))[-1]
 
 
 async def test_progress_of_a_grandchild_restarts_the_wait(world: World, main: int) -> None:

@@ -260,7 +260,7 @@ _OUTLINE = (
         r"(?:def|class|function|func|fn|struct|enum|trait|impl|interface|type|const) \w+",
         limit=20,
     ),
-    _search(r"^\[[^\]]+\]|^[A-Za-z_][\w-]*:(?: |$)|(?i)^\s*create |<(?:title|h[1-3])\b"),
+    _search(r"^\[[^\]]+\]|^[A-Za-z_][\w-]*:(?: |$)|^\s*(?i:create) |<(?:title|h[1-3])\b"),
     _search(r"^[^\W\d_][^{}();=:]{2,70}$", per_file=1),
 )
 _REFERENCES = (

@@ -318,10 +318,20 @@ class Clutch(Api):
     async def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
         """Raises StateDirectoryInUse where this program has functions of its own: the owner could not call them."""
         if self._brought and not self._embedded:
-            own = OWN_FUNCTIONS.format(names=", ".join(sorted(self._brought)), state=self._home)
-            raise StateDirectoryInUse(f"{error}. {own}", error.remedy) from error
+            raise StateDirectoryInUse(f"{error}. {self._ways_out()}", error.remedy) from error
         if self._embedded or not await _is_served(self._home, OWNER_START_S):
             raise error
+
+    def _ways_out(self) -> str:
+        return OWN_FUNCTIONS.format(names=", ".join(sorted(self._brought)), state=self._home)
+
+    def _bring(self, name: str) -> None:
+        """Note a function that cannot leave this process. A client raises StateDirectoryInUse: it is never called."""
+        self._brought.add(name)
+        if self.is_client:
+            raise StateDirectoryInUse(
+                f"{self._home} is owned by the gateway at {self.url}. {self._ways_out()}"
+            )
 
     async def _elsewhere(self, stack: AsyncExitStack) -> Backend:
         from clutch.surfaces.remote import RemoteBackend
@@ -396,7 +406,7 @@ class Clutch(Api):
             raise ClutchError("this Clutch was given its own tools; add the function to those")
         if function is not None and not callable(function):
             raise InvalidInput("tool", f"write @c.tool above a function, or @c.tool(name={shown(function)})")
-        self._brought.add("@c.tool")
+        self._bring("@c.tool")
         register = self._rooms.tools.tool(
             name=name,
             replay_safe=replay_safe,
@@ -415,7 +425,7 @@ class Clutch(Api):
 
         def register(function: F) -> F:
             self._hooks.add(name, function)
-            self._brought.add("@c.hook")
+            self._bring("@c.hook")
             return function
 
         return register
@@ -425,7 +435,7 @@ class Clutch(Api):
         check_name(name, self._runtimes)
 
         def register(function: R) -> R:
-            self._brought.add("@c.runtime")
+            self._bring("@c.runtime")
             self._runtimes[name] = runtime_of(function)
             return function
 
