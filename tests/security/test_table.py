@@ -36,6 +36,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "surfaces/test_http_security.py::test_s5_nothing_is_logged_or_kept_by_a_browser",
         "security/test_doors.py::test_s5_a_code_is_changed_for_a_cookie_once_and_at_one_place",
         "security/test_doors.py::test_s5_a_code_is_good_for_half_a_minute",
+        "security/test_doors.py::test_s5_a_cookie_without_the_key_of_its_page_opens_nothing",
+        "security/test_doors.py::test_s5_what_a_page_sends_opens_one_gateway_process_at_one_port",
+        "surfaces/test_dashboard.py::"
+        "test_s5_an_open_page_shows_and_sends_nothing_to_another_program_at_its_port",
         "surfaces/test_page.py::test_s5_a_code_leaves_the_address_and_lets_in_one_browser_once",
     ),
     "S6": (

@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from threading import Thread
+from typing import Any, ClassVar, Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -459,6 +461,46 @@ def test_an_open_page_survives_kill_9_and_a_restart_of_the_gateway(browser: Brow
             expect(row(page, "before")).to_have_count(1)
             assert page.evaluate("window.isSamePage")
             assert page.locator(".row").count() == 2
+
+
+class Impostor(BaseHTTPRequestHandler):
+    """Another program at the port of the gateway. It says yes to everything and remembers what it was sent."""
+
+    sent: ClassVar[list[tuple[str, str]]] = []
+
+    def do_GET(self) -> None:
+        self.sent.append((self.path.partition("?")[0], self.headers.get("X-Clutch-Page", "")))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"run": "run", "proof": "proof", "tasks": [], "status": "ok"}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_s5_an_open_page_shows_and_sends_nothing_to_another_program_at_its_port(
+    browser: Browser, tmp_path: Path
+) -> None:
+    home, port = tmp_path / "state", free_port()
+    with browser.new_context() as context:
+        page = context.new_page()
+        with gateway(home, port):
+            page.goto(typed("open", "--print", "--json", state=home).body["url"])
+            is_live(page)
+            typed("spawn", "say something", "--label", "before", state=home)
+            expect(row(page, "before")).to_have_count(1)
+        Impostor.sent.clear()
+        with ThreadingHTTPServer(("127.0.0.1", port), Impostor) as other:
+            Thread(target=other.serve_forever).start()
+            page.wait_for_event("response", lambda one: "/v1/" in one.url)
+            page.wait_for_event("response", lambda one: "/v1/" in one.url)
+            expect(page.locator("#connection")).to_contain_text("Reconnecting")
+            expect(row(page, "before")).to_have_count(1)
+            other.shutdown()
+        assert set(Impostor.sent) == {("/v1/browser/proof", "1")}
+        with gateway(home, port):
+            expect(page.locator("#connection")).to_have_text("Live", timeout=10_000)
 
 
 def test_a_browser_session_ends_with_the_token_it_was_opened_with(browser: Browser, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 
 from clutch.errors import ConfigInvalid
-from clutch.surfaces.http.auth import FAILURES_MAX
 from clutch.surfaces.http.browser import files
 from clutch.tools.mcp.definitions import McpServer
 from clutch.tools.registry import ToolSettings
@@ -301,8 +300,7 @@ def test_a_signed_out_page_asks_no_more_and_says_how_to_sign_in(browser: Browser
             shown.clock.run_for(5_000)
         remedy.to_contain_text("clutch open")
         expect(shown.locator("#connection")).to_have_text("Signed out")
-        assert set(refused) == {401}
-        assert len(refused) <= FAILURES_MAX // 2
+        assert refused == []  # it has no key, and each request would count as a wrong token
         shown.goto(typed("open", "--print", "--json", state=db.home).body["url"])
         is_live(shown)
 

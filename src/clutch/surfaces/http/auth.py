@@ -71,14 +71,14 @@ def _scopes_named(name: str) -> frozenset[Scope] | None:
 class Tokens:
     """The tokens of one state directory, and the requests under way with each."""
 
-    def __init__(self, home: Path, rules: Serving) -> None:
+    def __init__(self, home: Path, rules: Serving, port: int) -> None:
         self._home, self._rules = home, rules
         self._inside: dict[str, set[asyncio.Task[object]]] = {}
         self._buckets: dict[str, Bucket] = {}
         self._files: list[str] = []
         self._looked: list[tuple[int, int]] | None = None
         self._callers: Mapping[str, OperatorCaller] = {}
-        self.browsers = Browsers(rules, home / SESSIONS_FILE)
+        self.browsers = Browsers(rules, port, home / SESSIONS_FILE)
 
     def callers(self) -> Mapping[str, OperatorCaller]:
         """Return the callers; read again when the directory or one of its tokens has changed."""
@@ -131,7 +131,12 @@ def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
 CALLER = "clutch.caller"  #: in the scope: who asks, as the server knows it
 TOKEN = "clutch.token"  #: ... and by which token  # noqa: S105
 BROWSER_PATH = "/v1/browser/session"  #: where a one-time code is changed for a cookie, and nowhere else
-OWN_PAGE = "x-clutch-page"  #: a header that no form and no link can send
+PROOF_PATH = (
+    "/v1/browser/proof"  #: where a page asks whether this is its gateway, before it sends anything else
+)
+OWN_PAGE = (
+    "x-clutch-page"  #: a header that no form and no link can send; its value opens this gateway process only
+)
 SIGN_IN = (
     "send `Authorization: Bearer …` with what stands in the file `token` of the state directory;"
     " in a browser, run `clutch open`"
@@ -144,6 +149,10 @@ _SECRETS_IN_ADDRESS = frozenset({"token", "access_token", "authorization", "api_
 def cookie_name(headers: Mapping[str, str]) -> str:
     """A browser keeps cookies by host, whatever the port: two gateways here must not take each other's away."""
     return f"clutch_{headers['host'].rpartition(':')[2]}"
+
+
+def cookie_of(headers: Mapping[str, str]) -> str:
+    return cookie_parser(headers.get("cookie", "")).get(cookie_name(headers), "")
 
 
 class AuthMiddleware:
@@ -190,9 +199,11 @@ class AuthMiddleware:
                 claimed = given.strip()
             case "code" if scope["path"] == BROWSER_PATH:
                 claimed = self._tokens.browsers.redeemed(given.strip()) or ""
-            case "" if cookie := cookie_parser(headers.get("cookie", "")).get(cookie_name(headers)):
-                _check_own_page(scope, headers)
-                claimed = self._tokens.browsers.token_of(cookie, self._tokens.callers()) or ""
+            case "" if cookie := cookie_of(headers):
+                _check_own_page(headers)
+                browsers = self._tokens.browsers
+                is_page = scope["path"] == PROOF_PATH or browsers.is_page(cookie, headers[OWN_PAGE])
+                claimed = browsers.token_of(cookie, self._tokens.callers()) or "" if is_page else ""
             case _:
                 claimed = ""
         found: tuple[str, OperatorCaller] | None = None
@@ -245,12 +256,11 @@ def _own_origins(host: str) -> tuple[str, ...]:
     return (f"http://{host}",) if is_here else (f"http://{host}", f"https://{host}")
 
 
-def _check_own_page(scope: AsgiScope, headers: Headers) -> None:
+def _check_own_page(headers: Headers) -> None:
     """Check the headers that only our own page can send: a browser sends its cookie with every page's request."""
     # Whose page it is, `_check_page` knows.
     is_own = headers.get("sec-fetch-site") == "same-origin" or "origin" in headers
-    is_asked = scope["method"] == "GET" or OWN_PAGE in headers
-    if not (is_own and is_asked):
+    if not (is_own and OWN_PAGE in headers):
         raise Problem("forbidden", f"a cookie opens this for our own page only ({OWN_PAGE})", rule="cookie")
 
 

@@ -1,11 +1,18 @@
 """Browsers: the files of the dashboard, one-time codes, and the sessions that the codes were exchanged for.
 
 A session outlives the gateway, so that an open page reconnects by itself after a restart. The state directory keeps
-only digests: its file opens nothing for a reader, and a session is valid only as long as the token behind it is."""
+only digests: its file opens nothing for a reader, and a session is valid only as long as the token behind it is.
+
+While the gateway is down another account can listen at its port, and the browser sends the cookie there: it sends
+cookies by host, to every port. So the cookie alone opens nothing. The page also has a key, which it does not send. Each
+gateway process has a random name, its run. The gateway proves to the page that it knows the session, and the page sends
+a MAC of the run, which is worthless to every later process. A session is valid at the port where it was opened: a
+gateway at another port neither proves itself to an impostor in between nor takes what the impostor was sent."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import secrets
 import time
@@ -29,19 +36,23 @@ CODES_MAX, SESSIONS_MAX = 32, 100
 
 
 class BrowserSession(NamedTuple):
-    """`token`: the digest of the token it was opened with. `until`: a moment of the wall clock."""
+    """`token`, `key`: digests of the token it was opened with and of the key of its page. `until`: a moment of the
+    wall clock. `port`: where it was opened."""
 
     token: str
     until: float
+    port: int
+    key: str
 
 
 class Browsers:
-    """`file`: where sessions are kept; None: in memory only."""
+    """`port`: where the gateway listens. `file`: where sessions are kept; None: in memory only."""
 
     def __init__(
-        self, rules: Serving, file: Path | None = None, now: Callable[[], float] = time.time
+        self, rules: Serving, port: int, file: Path | None = None, now: Callable[[], float] = time.time
     ) -> None:
-        self._rules, self._file, self._now = rules, file, now
+        self._rules, self._port, self._file, self._now = rules, port, file, now
+        self.run = secrets.token_urlsafe(16)
         self._codes: dict[str, tuple[str, float]] = {}
         self._used: dict[str, str] = {}  #: codes, and the digest of the cookie they were changed for
         self._sessions = _read(file)
@@ -59,22 +70,42 @@ class Browsers:
         token, until = self._codes.pop(code, ("", 0.0))
         return token if until > self._now() else None
 
-    def cookie(self, token: str, code: str | None = None) -> str:
-        """Open a session and return its cookie, 256 random bits."""
+    def opened(self, token: str, code: str | None = None) -> tuple[str, str]:
+        """Open a session and return its cookie and the key of its page, 256 random bits each."""
         self._sessions = {name: one for name, one in self._sessions.items() if one.until > self._now()}
         _make_room(self._sessions, SESSIONS_MAX)
-        made = secrets.token_urlsafe(32)
-        self._sessions[_digest(made)] = BrowserSession(_digest(token), self._now() + self._rules.browser_s)
+        made, key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        until = self._now() + self._rules.browser_s
+        self._sessions[_digest(made)] = BrowserSession(_digest(token), until, self._port, _digest(key))
         if code is not None:
             _make_room(self._used, CODES_MAX)
             self._used[code] = _digest(made)
         self._save()
-        return made
+        return made, key
+
+    def _session(self, cookie: str) -> BrowserSession | None:
+        found = self._sessions.get(_digest(cookie))
+        is_valid = found is not None and found.until > self._now() and found.port == self._port
+        return found if is_valid else None
+
+    def proof(self, cookie: str, nonce: str) -> str:
+        """Return what only the gateway of this session can answer."""
+        found = self._session(cookie)
+        return "" if found is None else _mac(found.key, f"gateway {nonce} {self.run}")
+
+    def is_page(self, cookie: str, sent: str) -> bool:
+        """Return whether the page of the session sent this. Without TLS, pages of other hosts have no cryptography in
+        their browser: they send the key itself."""
+        found = self._session(cookie)
+        if found is None:
+            return False
+        is_mac = secrets.compare_digest(_mac(found.key, f"page {self.run}").encode(), sent.encode())
+        return is_mac or secrets.compare_digest(found.key, _digest(sent))
 
     def token_of(self, cookie: str, tokens: Iterable[str]) -> str | None:
         """Return which of the valid tokens a cookie stands for."""
-        found = self._sessions.get(_digest(cookie))
-        if found is None or found.until <= self._now():
+        found = self._session(cookie)
+        if found is None:
             return None
         return next((one for one in tokens if secrets.compare_digest(_digest(one), found.token)), None)
 
@@ -91,7 +122,10 @@ def _read(file: Path | None) -> dict[str, BrowserSession]:
         return {}
     try:
         kept = json.loads(read_private(file))
-        return {str(name): BrowserSession(str(one[0]), float(one[1])) for name, one in kept.items()}
+        return {
+            str(name): BrowserSession(str(token), float(until), int(port), str(key))
+            for name, (token, until, port, key) in kept.items()
+        }
     except (OSError, ValueError, TypeError, LookupError, AttributeError, UnsafeStateDirectory):
         return {}
 
@@ -99,6 +133,10 @@ def _read(file: Path | None) -> dict[str, BrowserSession]:
 def _digest(secret: str) -> str:
     """Both secrets are random and long: a plain hash tells nothing about them."""
     return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _mac(key: str, text: str) -> str:
+    return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()
 
 
 def _make_room(known: dict[str, Any], most: int) -> None:

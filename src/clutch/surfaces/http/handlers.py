@@ -34,7 +34,7 @@ from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import DiskFull, Forbidden, InvalidInput
-from clutch.surfaces.http.auth import BROWSER_PATH, cookie_name
+from clutch.surfaces.http.auth import BROWSER_PATH, PROOF_PATH, cookie_name, cookie_of
 from clutch.surfaces.http.routes import Ask, Body, PageQuery, Query, Reply, action_route, route
 from clutch.transactions import delivery, idempotency, messages, workers
 from clutch.transactions.read import tasks, transcripts
@@ -434,17 +434,28 @@ async def let_in(ask: Ask) -> Response:
             remedy="clutch open",
         )
     lasts_s = ask.app.gateway.services.policy.serving.browser_s
-    said = JSONResponse({"status": "open", "expiresInSeconds": lasts_s})
     kind, _, given = ask.headers["authorization"].partition(" ")
-    value = ask.app.browsers.cookie(ask.token, given.strip() if kind.lower() == "code" else None)
+    value, key = ask.app.browsers.opened(ask.token, given.strip() if kind.lower() == "code" else None)
+    said = JSONResponse({"status": "open", "expiresInSeconds": lasts_s, "pageKey": key})
     said.set_cookie(cookie_name(ask.headers), value, max_age=int(lasts_s), httponly=True, samesite="strict")
     return said
+
+
+class ProofQuery(Query):
+    nonce: Annotated[str, Field(min_length=16, max_length=64)]
+
+
+@route("GET", PROOF_PATH, Scope.READ)
+async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[objects.GatewayProof]:
+    """Prove to a page with a cookie that this is the gateway it signed in to. Empty proof: no session at this port."""
+    browsers = ask.app.browsers
+    return Reply({"run": browsers.run, "proof": browsers.proof(cookie_of(ask.headers), ask.query.nonce)})
 
 
 ENTRIES = (
     list_tasks, one, tree, task_transcript, why, replay, file, result, receipt, wait,
     list_sessions, session_transcript, delete, say, in_thread, hear, halt, command, notify, wake, settled,
-    openapi, healthy, usage, agents, sweep, stop, drain, code, let_in,
+    openapi, healthy, usage, agents, sweep, stop, drain, code, let_in, proof,
 )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
 
 async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
     """Answer requests until it is cancelled."""
-    tokens = Tokens(home, gateway.services.policy.serving)
+    tokens = Tokens(home, gateway.services.policy.serving, sockets[0].getsockname()[1])
     overviews = Overviews(gateway)
     app = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, overviews, named_state(home))
     mcp = Mount(app)

@@ -3,14 +3,10 @@
 // After a break the page loads the state again and follows the stream from the cursor of that answer, so no row is lost
 // or doubled. The gateway sends `alive` every two seconds: a process that is stopped, and not dead, is noticed too.
 
-import { ask, isSignedOut, problemText, signIn, Unreachable } from "/web/api.js";
+import { ask, follow, forgetGateway, isSignedOut, problemText, signIn, Unreachable } from "/web/api.js";
 
 const RETRY_MS = 1000;
 const SILENT_MS = 5000; // two `alive` were missed
-const NAMES = [
-  "lifecycle:start", "lifecycle:end", "lifecycle:error", "phase", "announce", "question", "progress",
-  "overview", "alive", "gap", "assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage",
-];
 
 let state = "connecting"; // then "live", "lost" or "signed out"
 let lostAt = null;
@@ -44,7 +40,7 @@ function become(next) {
 
 function failed(error) {
   if (isSignedOut(error)) {
-    events?.close(); // each further request would count as a wrong token
+    events?.abort(); // each further request would count as a wrong token
     become("signed out");
   } else if (error instanceof Unreachable) {
     lose();
@@ -53,7 +49,8 @@ function failed(error) {
 }
 
 function lose() {
-  events?.close();
+  events?.abort();
+  forgetGateway(); // another program may have taken its port
   become("lost");
   retry ??= setTimeout(() => { retry = null; if (state !== "signed out") sync(); }, RETRY_MS);
 }
@@ -88,14 +85,15 @@ function sync() {
 }
 
 function listen(cursor) {
-  events?.close();
+  events?.abort();
   const after = cursor ? `&after=${encodeURIComponent(cursor)}` : "";
-  const mine = (events = new EventSource(`/v1/events?include=overview${after}`));
+  const mine = (events = new AbortController());
   lastEventAt = Date.now();
-  mine.onerror = async () => {
-    if (mine !== events) return;
-    mine.close();
+  const receiveMine = (name, data) => { if (mine === events && !mine.signal.aborted) receive(name, data); };
+  follow(`/v1/events?include=overview${after}`, mine.signal, receiveMine).catch(() => null).then(async () => {
+    if (mine !== events || mine.signal.aborted) return;
     // A stream does not say why it ended. Health does: unreachable, or signed out.
+    forgetGateway();
     try {
       await ask("/v1/health");
       lose();
@@ -103,16 +101,15 @@ function listen(cursor) {
       failed(error);
       if (state !== "signed out") lose();
     }
-  };
-  for (const name of NAMES) mine.addEventListener(name, (event) => { if (mine === events) receive(name, event); });
+  });
 }
 
-function receive(name, event) {
+function receive(name, data) {
   lastEventAt = Date.now();
   if (name === "gap") return lose(); // this reader was too slow: it loads again
-  if (name === "alive") return;
-  const data = JSON.parse(event.data);
-  for (const act of watchers.get(name) ?? []) act(data, name);
+  if (name === "alive" || data === undefined) return;
+  const said = JSON.parse(data);
+  for (const act of watchers.get(name) ?? []) act(said, name);
 }
 
 setInterval(() => { if (state === "live" && Date.now() - lastEventAt > SILENT_MS) lose(); }, 500);

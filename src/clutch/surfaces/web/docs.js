@@ -2,6 +2,7 @@
 //
 // It sends what the user fills in, with the user's cookie and nothing else, to paths of the document only.
 
+import { isSignedOut, send as sendOwn } from "/web/api.js";
 import { element, put } from "/web/dom.js";
 
 const SHOWN_CHARS_MAX = 200_000; // of an answer; a stream of events has no end
@@ -15,9 +16,9 @@ let request = null; // the AbortController of the request under way
 // ---- the document ----------------------------------------------------------------------------------------
 
 async function load() {
-  const answer = await fetch("/v1/openapi.json").catch(() => null);
-  if (answer === null) return put(byId("line"), "The gateway does not answer.");
-  if (answer.status === 401) return put(byId("line"), SIGN_IN);
+  const answer = await sendOwn("/v1/openapi.json").catch((error) => error);
+  if (isSignedOut(answer) || answer.status === 401) return put(byId("line"), SIGN_IN);
+  if (answer instanceof Error) return put(byId("line"), "The gateway does not answer.");
   const said = await answer.json();
   if (!answer.ok) return put(byId("line"), said.error.message);
   schemas = said.components.schemas;
@@ -119,7 +120,7 @@ function sample(schema) {
 class Invalid extends Error {}
 
 function made() {
-  const headers = { "X-Clutch-Page": "1" };
+  const headers = {};
   const query = new URLSearchParams();
   let { path } = chosen;
   let body;
@@ -161,7 +162,7 @@ async function send() {
     const [path, options] = made();
     put(byId("status"), `${chosen.method} ${path}`);
     const begun = performance.now();
-    const answer = await fetch(path, { ...options, signal: mine });
+    const answer = await sendOwn(path, { ...options, signal: mine });
     const passed = `${answer.status} ${answer.statusText} · ${Math.round(performance.now() - begun)} ms`;
     put(byId("status"), `${chosen.method} ${path} · ${passed}`);
     await show(answer);
