@@ -97,3 +97,14 @@ def test_without_a_gateway_both_work_and_why_says_that_nobody_does(tmp_path: Pat
         shlex.join(["clutch", "serve", "--state", str(here.home)]),
     )
     assert clutch("replay", task, "--json", state=here.home).code == 0
+
+
+def test_why_of_a_failed_task_ends_with_its_error_and_the_command_that_retries(first: Served) -> None:
+    task = spawned(first.client, "slow survey", label="late", runTimeoutSeconds=1)
+    ended(first.client, task, "ended")
+    said = clutch("why", task, state=first.home)
+    error, remedy = said.out.splitlines()[-2:]
+    shown = clutch("ps", "--json", state=first.home).body["tasks"]
+    (doing,) = (one["doingNow"] for one in shown if one["taskId"] == task)
+    assert error == f"Error: {doing}"
+    assert shlex.split(remedy.partition("-> ")[2])[:3] == ["clutch", "retry", task]

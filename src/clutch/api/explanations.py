@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from clutch.api.views import moment, task, unsent
 from clutch.core import ids as ids_rules
 from clutch.core.delivery import unsent_line
 from clutch.core.diagnosis import Blocker
+from clutch.core.model import RETRYABLE
+from clutch.core.status import doing_now, task_status
 from clutch.core.text.format import typed
 from clutch.core.text.tasks import headline
 from clutch.core.text.why import (
@@ -24,6 +26,7 @@ from clutch.core.text.why import (
     waiting_for,
     why_text,
 )
+from clutch.core.views import TaskView
 from clutch.transactions.read.why import TaskExplanation
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
                 why_text(
                     headline(found.task), found.timeline, found.attempts, found.stuck, number, now, state
                 ),
+                *_failure(found.task, number, state),
                 *(
                     unsent_line(ids_rules.message_id(one.id), f"{one.channel}:{one.target}", *one[5:9])
                     for one in found.unsent
@@ -55,6 +59,13 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
             )
         ),
     }
+
+
+def _failure(view: TaskView, number: str, state: str | None) -> Iterator[str]:
+    """The error of a task that a retry may bring to a result, and the command for it."""
+    if task_status(view) in RETRYABLE:
+        yield f"Error: {doing_now(view).text}"
+        yield f"  -> {typed('retry', number, state=state)}"
 
 
 def _happened(line: TimelineEntry, target: str) -> objects.Happened:
