@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -66,22 +66,19 @@ def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes(
     tmp_path: Path, postgres_dsn: str
 ) -> None:
     prepare(tmp_path)
-    reader = PostgresReader(postgres_dsn)
-    with (
-        client_process() as (client, _),
-        worker(tmp_path, postgres_dsn, client) as frozen,
-        worker(tmp_path, postgres_dsn, client) as healthy,
-    ):
-        lines = lines_until(frozen, "begun")
-        frozen.send_signal(signal.SIGSTOP)
-        interrupted = after_death(reader)
-        lines += [json.loads(line) for line in said_by(healthy)]
-        assert healthy.wait(30) == QUIET
-        before = what_is_true(reader)
-        frozen.send_signal(signal.SIGCONT)
-        lines += [json.loads(line) for line in said_by(frozen)]
-        assert frozen.wait(30) == QUIET
-    assert what_is_true(reader) == before
-    result = check(evidence(tmp_path, reader, lines, deaths=[interrupted]))
-    reader.close()
+    with closing(PostgresReader(postgres_dsn)) as reader, client_process() as (client, _):
+        with worker(tmp_path, postgres_dsn, client) as frozen:
+            # The other one starts after this: on a busy machine it could take all of the work before.
+            lines = lines_until(frozen, "begun")
+            frozen.send_signal(signal.SIGSTOP)
+            interrupted = after_death(reader)
+            with worker(tmp_path, postgres_dsn, client) as healthy:
+                lines += [json.loads(line) for line in said_by(healthy)]
+                assert healthy.wait(30) == QUIET
+                before = what_is_true(reader)
+                frozen.send_signal(signal.SIGCONT)
+                lines += [json.loads(line) for line in said_by(frozen)]
+                assert frozen.wait(30) == QUIET
+        assert what_is_true(reader) == before
+        result = check(evidence(tmp_path, reader, lines, deaths=[interrupted]))
     assert result.complaints == []
