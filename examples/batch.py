@@ -2,7 +2,7 @@
 
     python batch.py                # 16 at a time
     python batch.py                # again: all results are read from disk, no model call is made
-    python batch.py --tokens 9000  # with a budget that is too small (in another folder): stops when it is used up
+    python batch.py --tokens 20000 # with a budget that is too small (in another folder): stops when it is used up
 
     100 of 1000 tickets
     ...

@@ -65,7 +65,7 @@ def calls_in(output: str) -> int:
 
 
 def test_a_batch_stops_at_its_budget(tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "batch.py"), "--tokens", "9000"]
+    command = [sys.executable, str(EXAMPLES / "batch.py"), "--tokens", "20000"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, check=False, text=True, timeout=PATIENCE_S
     )
