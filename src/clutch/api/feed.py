@@ -153,6 +153,7 @@ class Feed:
         self._arrivals = 0
         self._looking = asyncio.Lock()
         self._roots: dict[int, int] = {}
+        self._changed: set[int] = set()  #: tasks whose lines were published since `take_changed`
         self._fresh: dict[Key, list[FeedEvent]] = {}  #: of this moment
         self._telling: deque[tuple[FeedWatcher, FeedBatch]] = deque()
         self._heard = BusWatcher()  #: what the runs of this process have reported, and is not published yet
@@ -168,6 +169,11 @@ class Feed:
     @property
     def watchers(self) -> int:
         return sum(map(len, self._watchers.values()))
+
+    def take_changed(self) -> set[int]:
+        """Return the tasks whose lines were published since the last call."""
+        taken, self._changed = self._changed, set()
+        return taken
 
     def wake(self) -> None:
         """Wake all watchers: something else than an event has happened."""
@@ -258,6 +264,7 @@ class Feed:
                     self._seen[moment.cursor] = Arrival(self._arrivals, bool(self._watchers))
                     self._roots[moment.cursor.task_id] = moment.root_id
                 if news is not None:
+                    self._changed.add(news.task_id)
                     if moment.name in RUN_END:
                         self._publish_told(moment, news, page[index + 1 :])
                     self._publish(news)
