@@ -13,6 +13,7 @@ import { SteadyList } from "/web/steady.js";
 
 const OPEN_MAX = 3; // lines above the list of tasks
 const CONFIRM_MS = 500; // a key that bounces must not confirm
+const STAY = { preventScroll: true }; // a press on what is half hidden must not move it away from the pointer
 let confirmations = 0;
 const DECIDED = { answer: "Answered", approve: "Approved", reject: "Rejected" };
 
@@ -116,7 +117,7 @@ export class Cards extends SteadyList {
       askedAt = isAsked ? Date.now() : null;
       for (const one of [cancel, bar]) one.classList.toggle("absent", !isAsked);
       for (const one of [first, card.text]) one?.classList.toggle("absent", isAsked);
-      (isAsked ? cancel : first).focus();
+      (isAsked ? cancel : first).focus(STAY);
     };
     const cancel = decision("Cancel", () => confirming(false), "absent");
     const run = decision("Run it", approve, "danger");
@@ -142,13 +143,13 @@ export class Cards extends SteadyList {
     const text = card.text?.value ?? "";
     const missing = blank(item, decision, text);
     if (missing) {
-      card.text?.focus();
+      card.text?.focus(STAY);
       return put(said, missing);
     }
     const fields = [...card.querySelectorAll("button, textarea")];
     const hadFocus = card.contains(document.activeElement);
     fields.forEach((one) => { one.disabled = true; });
-    if (hadFocus) card.focus({ preventScroll: true });
+    if (hadFocus) card.focus(STAY);
     put(said, "Sending");
     try {
       await post(`/v1/inbox/${encodeURIComponent(item.id)}`, { decision, text, hash: item.hash });
@@ -189,7 +190,7 @@ function field(item) {
 /** A choice is written into the field and sent with `Answer`: one press alone decides nothing. */
 function choices(item, text) {
   if (!item.choices.length || !text) return [];
-  const pick = (choice) => { text.value = choice; mark(); text.focus(); };
+  const pick = (choice) => { text.value = choice; mark(); text.focus(STAY); };
   const made = item.choices.map((choice) => button(choice, () => pick(choice)));
   const mark = () => made.forEach((one, place) => attribute(one, "aria-pressed", String(item.choices[place] === text.value)));
   text.addEventListener("input", mark);
