@@ -12,7 +12,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from clutch.core import budget
-from clutch.core.budget import Amount, Budget, BudgetKind, CallState
+from clutch.core.budget import Amount, Budget, BudgetKind, CallState, raised
 from clutch.core.messages import Answer
 from clutch.core.model import LetterKind
 from clutch.core.policy import Budgets, Policy
@@ -180,19 +180,12 @@ def give_root(now: float, policy: Policy, session_id: int) -> Tx[None]:
 
 
 def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
-    """A user raised the budget, from where it is now: the last call may have gone far beyond the old limit.
-
-    Without a figure: as much again."""
+    """A user raised the budget. Without a figure: as much again."""
     (purse,) = [budget_of(row) for row in (yield _SELECT, ([name],))]
-    if tokens is None and usd is None:
-        tokens, usd = purse.tokens_max, purse.usd_max
-    tokens_max = (
-        None if purse.tokens_max is None else max(purse.tokens_max, purse.tokens_spent) + (tokens or 0)
-    )
-    usd_max = None if purse.usd_max is None else max(purse.usd_max, purse.usd_spent) + (usd or 0)
+    now = raised(purse, tokens, usd)
     yield (
         "UPDATE purses SET tokens_max = ?, usd_max = ?, warned = 0 WHERE name = ?",
-        (tokens_max, _text(usd_max), name),
+        (now.tokens_max, _text(now.usd_max), name),
     )
 
 

@@ -47,9 +47,8 @@ export function showNotice(about, text) {
 const SAVED = [
   { title: "Active", filter: { state: "active" }, count: (sum) => sum.running + sum.queued + sum.waiting + sum.needsYou },
   { title: "Failed today", filter: { state: "failed" }, count: (sum) => sum.failed + sum.timeout + sum.lost },
-  { title: "Undelivered", filter: { state: "undelivered" }, count: (sum) => sum.undelivered },
 ];
-const NO_FILTER = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity" };
+const NO_FILTER = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity", item: "" };
 
 const navigationItem = (view) => h("li", {},
   h("a", { href: "/", "data-local": true, "data-view": view.name }, h("span", { text: view.title }), h("span", { class: "count" })));

@@ -9,8 +9,14 @@ import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
+import { inboxView } from "/web/views/inbox.js";
+import { undeliveredView } from "/web/views/undelivered.js";
 
-const VIEWS = [tasksView];
+const VIEWS = [
+  tasksView,
+  inboxView,
+  undeliveredView,
+];
 let shown = null;
 
 const viewOf = (address) => VIEWS.find((one) => one.name === address.view) ?? VIEWS[0];
