@@ -23,7 +23,7 @@ from clutch.transactions.read.lists import PAGE_MAX, ListState, TaskFilter
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
 if TYPE_CHECKING:
-    from clutch.api import objects
+    from clutch.api import objects, report_objects
 
 TARGET_CHARS_MAX = 300
 
@@ -174,11 +174,10 @@ def inbox_item(now: float, who: Standpoint, target: str) -> Tx[objects.Item]:
     return views.item((yield from item(now, meant(target), who, own_root(who))))
 
 
-def usage(now: float, by: str) -> Tx[objects.Spending]:
-    if by not in set(tasks_tx.By):
-        raise InvalidInput("by", f"must be one of: {', '.join(tasks_tx.By)}")
-    wanted = tasks_tx.By(by)
-    return views.spending(wanted, (yield from tasks_tx.spending(now, wanted)))
+def usage(now: float, by: str, hours: float | None, utc_offset_minutes: int) -> Tx[report_objects.Spending]:
+    from clutch.api import costs  # most commands ask for lists
+
+    return (yield from costs.spending(now, costs.parsed(by, hours, utc_offset_minutes)))
 
 
 def result_if_any(now: float, number: int) -> Tx[objects.ResultObject | None]:
