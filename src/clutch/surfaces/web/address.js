@@ -1,7 +1,9 @@
 // The state of the page is its address: view, filters, selected task and tab. A link shows what its sender saw, and the
 // back button takes back the last step. What is not in the address is not kept.
 
-const DEFAULTS = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity" };
+const DEFAULTS = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity",
+  by: "day",
+};
 const listeners = new Set();
 
 function read() {

@@ -49,7 +49,9 @@ const SAVED = [
   { title: "Failed today", filter: { state: "failed" }, count: (sum) => sum.failed + sum.timeout + sum.lost },
   { title: "Undelivered", filter: { state: "undelivered" }, count: (sum) => sum.undelivered },
 ];
-const NO_FILTER = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity" };
+const NO_FILTER = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity",
+  by: "day",
+};
 
 const navigationItem = (view) => h("li", {},
   h("a", { href: "/", "data-local": true, "data-view": view.name }, h("span", { text: view.title }), h("span", { class: "count" })));

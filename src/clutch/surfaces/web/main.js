@@ -7,10 +7,16 @@ import { at, follow, onMove } from "/web/address.js";
 import { connection } from "/web/connection.js";
 import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
+import { costsView } from "/web/views/costs.js";
+import { healthView } from "/web/views/health.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
 
-const VIEWS = [tasksView];
+const VIEWS = [
+  tasksView,
+  costsView,
+  healthView,
+];
 let shown = null;
 
 const viewOf = (address) => VIEWS.find((one) => one.name === address.view) ?? VIEWS[0];
