@@ -49,7 +49,8 @@ const workerTable = new FigureTable("Workers and leases", [
   { title: "Version", class: "c-wide", cell: (row) => row.version },
   { title: "Sessions", class: "c-number", cell: (row) => String(row.sessions) },
 ]);
-const workers = part("Workers and leases", workerTable.node);
+const staleRemedy = h("p", { class: "quiet" });
+const workers = part("Workers and leases", workerTable.node, staleRemedy);
 const providerTable = new FigureTable("Provider limits", [
   { title: "Provider", class: "c-text", cell: (row) => row.provider },
   { title: "State", class: "c-text", cell: providerState },
@@ -63,7 +64,8 @@ const queueFacts = h("div");
 const queues = part("Queues", queueFacts);
 const gatewayFacts = h("div");
 const gateway = part("Gateway", gatewayFacts);
-const configFile = h("p", { class: "quiet" });
+const configFile = h("p", { class: "quiet config-file" });
+const CONFIG_PROBLEM = "config-loaded"; // has a part of its own
 const findings = h("ul", { class: "findings" });
 const settings = new FigureTable("Settings in force", [
   { title: "Setting in force", class: "c-key", cell: (row) => row.key },
@@ -143,9 +145,10 @@ function drawInvariants({ checkedAt: when, tookSeconds, invariants: all }) {
 
 function draw() {
   body.classList.remove("loading");
-  problems.node.hidden = found.problems.length === 0;
-  judge(problems, "error", counted(found.problems.length, "problem"));
-  problemList.replaceChildren(...found.problems.map((one) => finding(one.isError ? "error" : "warning", one.subject, [one.detail], one.remedy)));
+  const others = found.problems.filter((one) => found.config === null || one.subject !== CONFIG_PROBLEM);
+  problems.node.hidden = others.length === 0;
+  judge(problems, others.some((one) => one.isError) ? "error" : "warning", counted(others.length, "problem"));
+  problemList.replaceChildren(...others.map((one) => finding(one.isError ? "error" : "warning", one.subject, [one.detail], one.remedy)));
   drawWorkers();
   drawProviders();
   drawQueues();
@@ -156,6 +159,8 @@ function draw() {
 function drawWorkers() {
   const stale = found.workers.filter((one) => one.isStale).length;
   judge(workers, stale ? "warning" : "ok", stale ? `${stale} of ${counted(found.workers.length, "worker")} stale` : `${found.workers.length} alive`);
+  staleRemedy.hidden = stale === 0;
+  put(staleRemedy, found.gateway.database === "sqlite" ? "Remedy: restart the gateway; it releases what a dead process held." : "Remedy: none: the other workers release and resume what it held within seconds.");
   workerTable.draw(found.workers.map((one) => ({ ...one, rowState: one.isStale ? "warning" : null })), (row) => row.workerId);
 }
 
