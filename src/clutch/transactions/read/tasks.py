@@ -73,6 +73,16 @@ def ids_below(session_id: int) -> Tx[list[int]]:
     return [row[0] for row in rows]
 
 
+def above(now: float, task_ids: Sequence[int]) -> Tx[list[TaskView]]:
+    """The ancestors of these tasks, without them: what they use and whom they wait for changes with their subagents."""
+    rows = yield (
+        "WITH RECURSIVE above(id) AS (SELECT requester_id FROM tasks WHERE id {any}"
+        " UNION SELECT t.requester_id FROM tasks t JOIN above a ON t.id = a.id) SELECT id FROM above",
+        (list(task_ids),),
+    )
+    return (yield from of(now, sorted({row[0] for row in rows} - set(task_ids))))
+
+
 _TASKS = (
     "SELECT t.id, t.requester_id, t.root_id, s.key, r.key, o.key, t.depth, s.role, s.agent_id, t.label, t.phase,"  # noqa: S608
     " t.reason, t.detail, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
