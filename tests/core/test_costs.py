@@ -52,7 +52,15 @@ def test_bars_follow_each_other_up_to_now_and_lose_no_recent_call(
 @examples(200)
 def test_groups_add_up_to_the_whole_and_the_dearest_comes_first(calls: list[tuple[str, str | None]]) -> None:
     rows = [
-        CostRow(0, model, "a", "r", None, None, Tally(1, 1, 0, 0, 1, usd and Decimal(usd), int(usd is None)))
+        CostRow(
+            0,
+            model,
+            "a",
+            "r",
+            None,
+            None,
+            Tally(1, 1, 0, 0, 1, None if usd is None else Decimal(usd), int(usd is None)),
+        )
         for model, usd in calls
     ]
     found = costs.dearest(costs.grouped(rows, lambda one: one.model))

@@ -204,7 +204,7 @@ function drawChart() {
 function column(bar, top, text, label) {
   const value = measureOf(bar);
   const made = h("span", { class: "column", title: `${barName(bar.start)}: ${text(value)}, ${counted(bar.calls, "call")}${bar.unpricedCalls ? `, ${bar.unpricedCalls} without a known price` : ""}` },
-    h("span", { class: "room" }, h("span", { class: bar.unpricedCalls ? "fill unknown" : "fill" })), h("span", { class: label % 2 ? "tick minor" : "tick", text: Number.isInteger(label) ? barName(bar.start) : "" }));
+    h("span", { class: "bar-space" }, h("span", { class: bar.unpricedCalls ? "fill unknown" : "fill" })), h("span", { class: label % 2 ? "tick minor" : "tick", text: Number.isInteger(label) ? barName(bar.start) : "" }));
   made.querySelector(".fill").style.height = top ? `${(100 * value) / top}%` : "0";
   return made;
 }
