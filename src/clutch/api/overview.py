@@ -52,6 +52,7 @@ class Overviews:
         self._stepped: set[int] = set()  #: sessions with a step since their ancestors were sent
         self._watchers: set[FeedWatcher] = set()
         self._sent = ""
+        self._main_calls = 0  # of main agents, which have no task whose progress would be sent
 
     @contextmanager
     def watching(self, watcher: FeedWatcher) -> Iterator[None]:
@@ -80,7 +81,9 @@ class Overviews:
             while True:
                 sessions = {(await self._step(heard)).session_id}
                 await asyncio.sleep(PROGRESS_S)
-                sessions |= {live.session_id for live in heard.take_every() if _is_step(live)}
+                taken = heard.take_every()
+                self._main_calls += sum(map(_is_main_call, taken))
+                sessions |= {live.session_id for live in taken if _is_step(live)}
                 began = time.monotonic()
                 if self._watchers:
                     self._stepped |= sessions
@@ -93,6 +96,7 @@ class Overviews:
         while True:
             live = await heard.first()
             heard.take(live)
+            self._main_calls += _is_main_call(live)
             if _is_step(live):
                 return live
 
@@ -142,12 +146,17 @@ class Overviews:
             "problems": views.problems(services.problems()),
             "model": model,
             "isDemo": model == OFFLINE,
+            "mainCalls": self._main_calls,
         }
         return json.dumps(found, ensure_ascii=False)
 
 
 def _is_step(live: Live) -> bool:
     return live.is_task and live.name in STEPS
+
+
+def _is_main_call(live: Live) -> bool:
+    return not live.is_task and live.name == "usage"
 
 
 def _progress(view: TaskView) -> FeedEvent:

@@ -215,6 +215,38 @@ def left(pace: Pace, passage: Passage) -> Pace:
     return replace(pace, in_flight=pace.in_flight - 1, breaker=breaker)
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderLimit:
+    """Where the calls to one provider key stand at a moment, for users. None = no limit of ours."""
+
+    in_use: int
+    concurrency_max: int | None
+    waiting: int
+    tokens_per_minute: int | None
+    tokens_booked: int | None
+    gap_s: float
+    closed: ProviderHold | None
+    breaker: Breaker | None
+
+
+def standing(pace: Pace, bounds: Bounds, now: float, waiting: int = 0) -> ProviderLimit:
+    """`waiting`: calls with a place in the line."""
+    minute, booked = bounds.tokens_per_minute, None
+    if minute is not None:
+        booked = round(min(max(0.0, pace.tokens_free_at - now), MINUTE_S) * minute / MINUTE_S)
+    is_closed = pace.closed_by is not None and now < pace.closed_until
+    return ProviderLimit(
+        in_use=pace.in_flight,
+        concurrency_max=bounds.concurrency_max,
+        waiting=waiting,
+        tokens_per_minute=minute,
+        tokens_booked=booked,
+        gap_s=_gap_s(pace, now),
+        closed=ProviderHold(pace.closed_until, pace.closed_by) if is_closed and pace.closed_by else None,
+        breaker=pace.breaker,
+    )
+
+
 def _closed(
     pace: Pace, bounds: Bounds, failure: Failure, now: float, chance: float, is_new_wave: bool
 ) -> Pace:
