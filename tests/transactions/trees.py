@@ -262,7 +262,7 @@ class Tree:
     async def do_steer(self) -> None:
         if self.tasks:
             idem, task = self.world.key("steer"), self.chance.choice(self.tasks)
-            await self.world.db.alone(messages.steer, self.world.policy, task, idem, "other", "person")
+            await self.world.db.alone(messages.steer, self.world.policy, task, idem, "other", actor="person")
 
     async def do_break(self) -> None:
         actor = self.some_actor()

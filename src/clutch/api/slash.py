@@ -172,7 +172,9 @@ async def log(chat: Chat, text: str) -> str:
         else:
             raise CommandUsageError
     task = await chat.task(target)
-    shown = await chat.look(Verb.READ, task, session_reads.history, task, rules, count, None, with_tools)
+    shown = await chat.look(
+        Verb.READ, task, session_reads.history, task, rules, limit=count, with_tools=with_tools
+    )
     return log_text(shown)
 
 

@@ -12,7 +12,7 @@ from clutch.core import ids
 from clutch.core.ids import CANDIDATES_MAX, Candidate, WaitingItem, items_meant, parse_target, plan_hash
 from clutch.core.model import NO_SESSION
 from clutch.errors import AmbiguousTarget, NotFound
-from clutch.store.transaction import Tx
+from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_UNTOLD
 from clutch.transactions.read import targets
 from clutch.transactions.read.targets import Standpoint
@@ -54,7 +54,7 @@ def waiting_items(now: float, root_id: int | None = None) -> Tx[list[InboxItem]]
         f"{of_one}",
         values,
     )
-    items = [_question(*row) for row in asked] + [_plan(*row) for row in plans]
+    items = [*map(_question, asked), *map(_plan, plans)]
     return sorted(items, key=lambda item: (item.asked_at, item.id))
 
 
@@ -105,17 +105,8 @@ def is_asking(now: float, session_ids: Sequence[int]) -> Tx[bool]:
     return bool(asked or plans)
 
 
-def _question(
-    session_id: int,
-    number: int,
-    kind: str,
-    task_id: int | None,
-    key: str | None,
-    label: str | None,
-    depth: int | None,
-    body: str,
-    *rest: Any,
-) -> InboxItem:
+def _question(row: Row) -> InboxItem:
+    session_id, number, kind, task_id, key, label, depth, body, *rest = row
     detail = json.loads(body)
     who = f"MCP server {detail['mcpServer']}" if session_id == NO_SESSION else label
     return InboxItem(
@@ -130,9 +121,8 @@ def _words(detail: Mapping[str, Any]) -> str:
     return str(detail.get("question") or detail.get("text") or "")
 
 
-def _plan(
-    task_id: int, key: str, label: str, depth: int, plan: str | None, asked_at: float | None
-) -> InboxItem:
+def _plan(row: Row) -> InboxItem:
+    task_id, key, label, depth, plan, asked_at = row
     text = plan or ""
     return InboxItem(
         ids.task_id(task_id), PLAN, task_id, key, label, depth, text, {}, plan_hash(text), asked_at or 0.0
