@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from clutch.ports import Clock
-from clutch.store.inline import LockstepStore, TransactionCall
 from clutch.store.jobs import Answers, StatementGroup, function_name
 from clutch.store.transaction import Row, Spoiled, TransactionOutcome, Tx
+from clutch.testing.inline_store import LockstepStore, TransactionCall
 from clutch.transactions.sessions import LostRun, NewMain, OwnedRun
 
 #: a table and the row's number in it
