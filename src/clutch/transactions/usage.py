@@ -153,18 +153,9 @@ def close_budget(name: str) -> Tx[None]:
     yield "DELETE FROM purses WHERE name = ?", (name,)
 
 
-def open_root(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    key: str,
-    agent_id: str,
-    rights: str,
-    route: str,
-    workspace: str,
-) -> Tx[int]:
+def open_root(now: float, policy: Policy, main: sessions.NewMain) -> Tx[int]:
     """A root session and its budget in one: a letter that comes between the two would be worked on for free."""
-    opened = yield from sessions.open_session(now, session_id, key, agent_id, rights, route, workspace)
+    opened = yield from sessions.open_session(now, main)
     if policy.budgets.has_root:
         yield from give_root(now, policy, opened)
     return opened

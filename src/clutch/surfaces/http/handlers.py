@@ -157,7 +157,9 @@ async def list_sessions(ask: Ask[ActionBody, SessionsQuery]) -> Reply[objects.Se
     """Sessions, the latest active first."""
     query, rules = ask.query, ask.app.gateway.services.policy.history
     active_s = None if query.active_minutes is None else 60 * query.active_minutes
-    lines = await ask.app.read(transcripts.sessions, ask.caller, rules, (), query.limit, active_s)
+    lines = await ask.app.read(
+        transcripts.sessions, ask.caller, rules, kinds=(), limit=query.limit, active_s=active_s
+    )
     return Reply(views.sessions(lines))
 
 
