@@ -62,7 +62,10 @@ def _of_call(asker: Asker) -> dict[Decision, str]:
 
 def _when(asker: Asker) -> str:
     """No call of an answer starts before the last of them is decided."""
-    return f", after {counted(asker.others, 'other item')} of the same run is decided" if asker.others else ""
+    if not asker.others:
+        return ""
+    decided = "is decided" if asker.others == 1 else "are decided"
+    return f", after {counted(asker.others, 'other item')} of the same run {decided}"
 
 
 def _of_question(asker: Asker) -> dict[Decision, str]:
