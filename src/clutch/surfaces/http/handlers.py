@@ -23,6 +23,7 @@ from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
+from clutch.api.timeline import TreeTimeline
 from clutch.api.views import Object
 from clutch.api.wait import first
 from clutch.contain import BackgroundTasks
@@ -114,6 +115,13 @@ async def replay(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Journal]:
     """Every recorded step of a task, oldest first: letters, model calls, tools, deliveries."""
     known = (ask.who, ask.target, ask.query.after, ask.query.limit)
     return Reply(await ask.app.read(reads.replay, *known))
+
+
+@route("GET", "/v1/tasks/{target}/timeline")
+async def timeline(ask: Ask) -> Reply[TreeTimeline]:
+    """The tree of a task over time: what each task did from moment to moment, its tool calls, when and where its result
+    was delivered, and the critical path."""
+    return Reply(await ask.app.read(reads.tree_timeline, ask.who, ask.target))
 
 
 @route("GET", "/v1/tasks/{target}/files/{name}")
