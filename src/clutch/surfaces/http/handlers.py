@@ -461,7 +461,7 @@ async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[objects.GatewayProof]
 
 
 ENTRIES = (
-    list_tasks, one, tree, task_transcript, why, replay, file, result, receipt, wait,
+    list_tasks, one, tree, task_transcript, why, replay, timeline, file, result, receipt, wait,
     list_sessions, session_transcript, delete, say, in_thread, hear, halt, command, notify, wake, settled,
     openapi, healthy, usage, agents, sweep, stop, drain, code, let_in, proof,
 )  # fmt: skip

@@ -9,11 +9,13 @@ import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
+import { timelineView } from "/web/views/timeline.js";
 
 const VIEWS = [tasksView];
+const TREE_VIEWS = [timelineView]; // of one tree, reached from its tasks and not from the navigation
 let shown = null;
 
-const viewOf = (address) => VIEWS.find((one) => one.name === address.view) ?? VIEWS[0];
+const viewOf = (address) => [...VIEWS, ...TREE_VIEWS].find((one) => one.name === address.view) ?? VIEWS[0];
 
 function show() {
   const wanted = viewOf(at());

@@ -2,7 +2,7 @@
 
 import { link } from "/web/address.js";
 import { connection } from "/web/connection.js";
-import { attribute, h, put } from "/web/dom.js";
+import { attribute, h, put, visible } from "/web/dom.js";
 import { doing, elapsed, money, usedTokens } from "/web/format.js";
 
 const COLOURS = ["queued", "thinking", "tool", "subagents", "user", "provider", "paused", "delivering"];
@@ -16,6 +16,7 @@ export function makeRow(task) {
     status: h("span", { class: "status" }),
     now: h("span", { class: "now" }),
     bar: h("span", { class: "bar", role: "img" }),
+    timeline: h("a", { class: "to-timeline", "data-local": true, tabindex: -1 }),
     elapsed: h("span"),
     tokens: h("span"),
     cost: h("span"),
@@ -24,8 +25,9 @@ export function makeRow(task) {
   const row = h("div", { role: "row", class: "row", tabindex: -1, "data-task": task.taskId },
     cell("c-task", parts.fold, parts.dot, parts.name, parts.below),
     cell("c-doing", parts.status, parts.now),
-    cell("c-bar", parts.bar),
+    cell("c-bar", parts.timeline),
     cell("c-elapsed", parts.elapsed), cell("c-tokens", parts.tokens), cell("c-cost", parts.cost));
+  parts.timeline.append(parts.bar);
   row.parts = parts;
   return row;
 }
@@ -43,6 +45,11 @@ export function fillRow(row, task, { level, children, isOpen, isSelected }) {
   attribute(row, "aria-selected", isSelected ? "true" : "false");
   attribute(row, "aria-expanded", children ? String(isOpen) : null);
   row.style.setProperty("--level", level - 1);
+  // The bar of a tree's top leads to its timeline. Without an address it is no link.
+  const isTop = task.parentTaskId === null;
+  attribute(parts.timeline, "href", isTop ? link({ view: "timeline", task: task.taskId, tab: "activity" }) : null);
+  attribute(parts.timeline, "role", isTop ? "button" : null);
+  attribute(parts.timeline, "aria-label", isTop ? `Timeline of ${visible(task.label || task.taskId)}` : null);
   parts.fold.hidden = children === 0;
   const { active, total } = task.children;
   put(parts.below, total ? `${total - active}/${total}` : "");
