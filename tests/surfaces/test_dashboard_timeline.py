@@ -136,7 +136,7 @@ def test_attempts_are_marked_and_a_lane_opens_its_task(db: Served, page: Page, o
     page.keyboard.press("Escape")
     expect(page.locator("#panel")).to_be_hidden()
     expect(lane(page, "reader")).to_be_visible()
-    page.get_by_role("link", name="‹ Tasks").click()
+    page.locator(".timeline-head").get_by_role("link").click()
     expect(page.locator("#panel h2")).to_have_text("the tree")
     page.locator("#panel").get_by_role("button", name="Timeline").click()
     expect(lane(page, "the tree")).to_be_visible()

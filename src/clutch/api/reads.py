@@ -163,14 +163,14 @@ def replay(
     return explanations.journal((yield from why_of.journal(now, number)), after, limit)
 
 
-def tree_timeline(now: float, who: Standpoint, target: str) -> Tx[TreeTimeline]:
-    """The whole tree that the task belongs to, from its topmost task on."""
+def tree_timeline(now: float, who: Standpoint, target: str, is_subtree: bool = False) -> Tx[TreeTimeline]:
+    """The whole tree that the task belongs to, from its topmost task on. `is_subtree`: from the task itself on."""
     from clutch.api import timeline as timelines
     from clutch.transactions.read import trees
 
     number = yield from task_number(now, who, target)
     place = yield from timeline.newest(now)
-    found = yield from trees.recorded(now, number)
+    found = yield from trees.recorded(now, number, is_subtree)
     if found is None:
         raise unknown(number)
     return timelines.timeline(now, found, str(place))

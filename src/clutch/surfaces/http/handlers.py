@@ -68,6 +68,10 @@ class WaitQuery(Query):
     until: Until = Until.ENDED
 
 
+class TimelineQuery(Query):
+    subtree: bool = False  #: from the task itself on, and not from the topmost task above it
+
+
 @route("GET", "/v1/tasks", tool="list")
 async def list_tasks(ask: Ask[ActionBody, ListQuery]) -> Reply[objects.Tasks]:
     """Tasks with their phase, outcome, usage and delivery, and how many there are of each kind.
@@ -118,10 +122,10 @@ async def replay(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Journal]:
 
 
 @route("GET", "/v1/tasks/{target}/timeline")
-async def timeline(ask: Ask) -> Reply[TreeTimeline]:
+async def timeline(ask: Ask[ActionBody, TimelineQuery]) -> Reply[TreeTimeline]:
     """The tree of a task over time: what each task did from moment to moment, its tool calls, when and where its result
     was delivered, and the critical path."""
-    return Reply(await ask.app.read(reads.tree_timeline, ask.who, ask.target))
+    return Reply(await ask.app.read(reads.tree_timeline, ask.who, ask.target, ask.query.subtree))
 
 
 @route("GET", "/v1/tasks/{target}/files/{name}")

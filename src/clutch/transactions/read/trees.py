@@ -40,9 +40,9 @@ class RecordedTree:
     sessions: Mapping[int, str]  #: keys of the sessions that results were sent to
 
 
-def recorded(now: float, task_id: int) -> Tx[RecordedTree | None]:
-    """Return the whole tree that a task belongs to."""
-    root_id = yield from _top(task_id)
+def recorded(now: float, task_id: int, is_subtree: bool = False) -> Tx[RecordedTree | None]:
+    """Return the whole tree that a task belongs to. `is_subtree`: the task and what is below it."""
+    root_id = task_id if is_subtree else (yield from _top(task_id))
     below = yield from tasks.ids_below(root_id)
     numbers = [root_id, *(one for one in below if one != root_id)]
     views = yield from tasks.of(now, numbers[:TASKS_MAX])

@@ -250,7 +250,7 @@ function grow() {
   const measure = found && scale();
   const isDue = measure && moment() === null && connection.state === "live" && !isOver() && connection.now - drawnAt >= (measure.to - measure.from) / measure.width;
   if (isDue && !document.hidden) draw();
-  if (STILL.matches || document.hidden || !found || isOver()) setTimeout(grow, STILL_MS);
+  if (STILL.matches || document.hidden || !found || isOver() || connection.isExported) setTimeout(grow, STILL_MS);
   else requestAnimationFrame(grow);
 }
 grow();
