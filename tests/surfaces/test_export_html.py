@@ -30,7 +30,7 @@ def db(tmp_path: Path) -> Iterator[Served]:
 
 
 def ended(db: Served, task: str) -> None:
-    db.client.get(f"/v1/tasks/{task}/wait", timeoutSeconds=30)
+    db.client.get(f"/v1/tasks/{task}/wait", timeoutSeconds=60, until="delivered")
 
 
 def over(db: Served) -> str:

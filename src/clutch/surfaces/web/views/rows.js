@@ -45,11 +45,7 @@ export function fillRow(row, task, { level, children, isOpen, isSelected }) {
   attribute(row, "aria-selected", isSelected ? "true" : "false");
   attribute(row, "aria-expanded", children ? String(isOpen) : null);
   row.style.setProperty("--level", level - 1);
-  // The bar of a tree's top leads to its timeline. Without an address it is no link.
-  const isTop = task.parentTaskId === null;
-  attribute(parts.timeline, "href", isTop ? link({ view: "timeline", task: task.taskId, tab: "activity" }) : null);
-  attribute(parts.timeline, "role", isTop ? "button" : null);
-  attribute(parts.timeline, "aria-label", isTop ? `Timeline of ${visible(task.label || task.taskId)}` : null);
+  linkTimeline(row, task);
   parts.fold.hidden = children === 0;
   const { active, total } = task.children;
   put(parts.below, total ? `${total - active}/${total}` : "");
@@ -59,6 +55,17 @@ export function fillRow(row, task, { level, children, isOpen, isSelected }) {
   put(parts.tokens, usedTokens(task.usage.subtree));
   put(parts.cost, money(task.usage.subtree.usd));
   tickRow(row, task);
+}
+
+/** The bar of a tree's top leads to its timeline. Without an address it is no link. */
+function linkTimeline(row, task) {
+  const known = `${location.search} ${task.label} ${task.parentTaskId}`;
+  if (row.linked === known) return; // an event seldom changes it
+  row.linked = known;
+  const isTop = task.parentTaskId === null;
+  attribute(row.parts.timeline, "href", isTop ? link({ view: "timeline", task: task.taskId, tab: "activity" }) : null);
+  attribute(row.parts.timeline, "role", isTop ? "button" : null);
+  attribute(row.parts.timeline, "aria-label", isTop ? `Timeline of ${visible(task.label || task.taskId)}` : null);
 }
 
 /** Write what changes by itself. */
