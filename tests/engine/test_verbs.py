@@ -197,7 +197,7 @@ async def test_each_act_is_in_the_timeline_with_its_actor(build: Build) -> None:
     acts = [line for line in await set_up.lines("one") if line[0] != "clutch"]
     assert acts == [
         ("boss", "a message was sent to it"),
-        (f"agent:{set_up.house.main}", "pauses at its next step"),
+        (f"agent:{set_up.house.main}", "pause"),
         ("boss", "resumed"),
         ("boss", "steered"),
         ("boss", "continue"),

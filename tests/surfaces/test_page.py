@@ -369,7 +369,7 @@ def test_s26_no_word_of_a_child_is_ever_run_or_fetched(db: Served, page: Page) -
     expect(page.locator(".row")).to_have_count(21)
     expect(page.locator(CARD)).to_have_count(1)
     for task in [one.get_attribute("data-task") for one in page.locator(".row[data-status=done]").all()]:
-        page.locator(f'.row[data-task="{task}"] a').click()
+        page.locator(f'.row[data-task="{task}"] a.name').click()
         expect(page.locator("#panel .path")).to_contain_text(str(task))
         expect(page.locator("#panel .activity")).to_contain_text("heard")
         page.get_by_role("tab", name="Result").click()

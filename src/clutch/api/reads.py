@@ -25,6 +25,7 @@ from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
 if TYPE_CHECKING:
     from clutch.api import inbox_objects, objects, report_objects
+    from clutch.api.timeline import TreeTimeline
 
 TARGET_CHARS_MAX = 300
 
@@ -161,6 +162,19 @@ def replay(
 
     number = (yield from view(now, who, target)).task_id
     return explanations.journal((yield from why_of.journal(now, number)), after, limit)
+
+
+def tree_timeline(now: float, who: Standpoint, target: str, is_subtree: bool = False) -> Tx[TreeTimeline]:
+    """The whole tree that the task belongs to, from its topmost task on. `is_subtree`: from the task itself on."""
+    from clutch.api import timeline as timelines
+    from clutch.transactions.read import trees
+
+    number = yield from task_number(now, who, target)
+    place = yield from timeline.newest(now)
+    found = yield from trees.recorded(now, number, is_subtree)
+    if found is None:
+        raise unknown(number)
+    return timelines.timeline(now, found, str(place))
 
 
 def inbox(now: float, who: Standpoint, policy: Policy | None = None) -> Tx[inbox_objects.Inbox]:

@@ -198,7 +198,11 @@ def _listed(view: TaskView, found: Sequence[Segment] | None) -> objects.ListedTa
     """Return the task; with the segments of its bar, in seconds since its creation, if they were asked for."""
     if found is None:
         return cast("objects.ListedTask", task(view))
-    spans: list[objects.SegmentObject] = [
+    return {**task(view), "segments": segment_objects(found)}
+
+
+def segment_objects(found: Sequence[Segment]) -> list[objects.SegmentObject]:
+    return [
         {
             "activity": one.activity.value,
             "start": round(one.start, 3),
@@ -206,7 +210,6 @@ def _listed(view: TaskView, found: Sequence[Segment] | None) -> objects.ListedTa
         }
         for one in found
     ]
-    return {**task(view), "segments": spans}
 
 
 def tree(tasks: Sequence[TaskView], root_id: int) -> objects.Tree:

@@ -58,6 +58,8 @@ class Source(Protocol):
 
     def replay(self, target: str, after: int = 0) -> Object: ...
 
+    def timeline(self, target: str) -> Object: ...
+
     def inbox(self) -> Object: ...
 
     def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object: ...
@@ -98,6 +100,9 @@ class GatewaySource:
 
     def replay(self, target: str, after: int = 0) -> Object:
         return self._get(task_path(target, "replay"), after=after)
+
+    def timeline(self, target: str) -> Object:
+        return self._get(task_path(target, "timeline"), subtree=True)
 
     def inbox(self) -> Object:
         return self._get("/v1/inbox")
@@ -151,6 +156,9 @@ class OfflineSource:
 
     def replay(self, target: str, after: int = 0) -> Object:
         return self._read(self._reads.replay, self._who, target, after)
+
+    def timeline(self, target: str) -> Object:
+        return self._read(self._reads.tree_timeline, self._who, target, True)
 
     def inbox(self) -> Object:
         return self._read(self._reads.inbox, self._who)

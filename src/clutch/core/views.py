@@ -169,6 +169,21 @@ class DeliveryView:
         return self.detail or self.cause.value or None
 
 
+_PATHS: Mapping[str, Path] = {path.value: path for path in Path}
+
+
+def delivery_view(
+    state: Delivery, reason: Reason, detail: str, attempts: int, at: float | None
+) -> DeliveryView:
+    """Return the delivery of a task. Of a delivered result the stored reason is the path it took."""
+    if state is Delivery.DELIVERED:
+        path = _PATHS.get(reason)
+        return DeliveryView(state, path, Reason.NONE if path else reason, attempts + 1, at=at)
+    given_up_at = at if state is Delivery.UNDELIVERED else None
+    kept = detail if state is Delivery.UNSURE else ""
+    return DeliveryView(state, None, reason, attempts, at=given_up_at, detail=kept)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanView:
     state: str  #: drafting, awaiting_approval or approved

@@ -133,11 +133,12 @@ def must_fit(
 
 
 def record_or_note(
-    now: float, policy: Policy, session: SessionRow, event: ev.Event, note: str, *, actor: str
+    now: float, policy: Policy, session: SessionRow, event: ev.Event, reason: Reason, *, actor: str
 ) -> Tx[Task]:
-    """An act that moves nothing leaves its line all the same."""
+    """An act that moves nothing leaves its line all the same. The line has a reason, because the timeline alone must
+    tell from when on a session was paused."""
     task = yield from tasks.load_one(session.id)
-    said = event if step(task, event, policy).moves else ev.Noted(event.at, note)
+    said = event if step(task, event, policy).moves else ev.Noted(event.at, "", reason)
     return (yield from tasks.record(now, policy, session, said, actor))
 
 
@@ -395,12 +396,12 @@ def pause(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int,
             continue
         session.paused = 1
         if session.owner is not None:
-            yield from tasks.record(now, policy, session, ev.Noted(now, "pauses at its next step"), actor)
+            yield from tasks.record(now, policy, session, ev.Noted(now, "", Reason.PAUSE), actor)
             yield HINT, ("pause", session.id)  # foreign code has no steps
         else:
             if session.run_id is not None:
                 yield from runs.park(session.run_id, now)
-            yield from record_or_note(now, policy, session, ev.Paused(now), "paused", actor=actor)
+            yield from record_or_note(now, policy, session, ev.Paused(now), Reason.PAUSE, actor=actor)
         yield from sessions.save(now, policy, session)
         changed.append(int(session.id))
     return tuple(changed)
@@ -411,7 +412,7 @@ def resume(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int
     for session in (yield from subtree(task_id)):
         if session.paused:
             session.paused = 0
-            yield from record_or_note(now, policy, session, ev.Unpaused(now), "resumed", actor=actor)
+            yield from record_or_note(now, policy, session, ev.Unpaused(now), Reason.UNPAUSED, actor=actor)
             yield from sessions.save(now, policy, session)
             changed.append(int(session.id))
     return tuple(changed)

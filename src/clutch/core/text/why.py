@@ -118,6 +118,7 @@ _SENTENCES: Mapping[Reason, tuple[str, str]] = {
     Reason.RESERVED: ("spawned", "Accepted. Its files are being created."),
     Reason.STARTED: ("started", "Started."),
     Reason.RESUMED: ("resumed", "Its worker was lost. Resumed at step {rest}."),
+    Reason.PAUSE: ("note", "Pause requested by {actor}."),
     Reason.UNPAUSED: ("unpaused", "Resumed by {actor}."),
     Reason.UNPARKED: ("unparked", "Resumed after waiting {rest}."),
     Reason.RESTARTED: ("started", "Restarted within the grace period. The error does not count."),

@@ -22,6 +22,7 @@ from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
+from clutch.api.timeline import TreeTimeline
 from clutch.api.views import Object
 from clutch.api.wait import first
 from clutch.contain import BackgroundTasks
@@ -63,6 +64,10 @@ class ListQuery(Query):
 class WaitQuery(Query):
     timeout_seconds: Annotated[float, Field(alias="timeoutSeconds", ge=0, le=WAIT_S_MAX)] = 30.0
     until: Until = Until.ENDED
+
+
+class TimelineQuery(Query):
+    subtree: bool = False  #: from the task itself on, and not from the topmost task above it
 
 
 @route("GET", "/v1/tasks", tool="list")
@@ -112,6 +117,13 @@ async def replay(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Journal]:
     """Every recorded step of a task, oldest first: letters, model calls, tools, deliveries."""
     known = (ask.who, ask.target, ask.query.after, ask.query.limit)
     return Reply(await ask.app.read(reads.replay, *known))
+
+
+@route("GET", "/v1/tasks/{target}/timeline")
+async def timeline(ask: Ask[ActionBody, TimelineQuery]) -> Reply[TreeTimeline]:
+    """The tree of a task over time: what each task did from moment to moment, its tool calls, when and where its result
+    was delivered, and the critical path."""
+    return Reply(await ask.app.read(reads.tree_timeline, ask.who, ask.target, ask.query.subtree))
 
 
 @route("GET", "/v1/tasks/{target}/files/{name}")
@@ -411,7 +423,7 @@ async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[objects.GatewayProof]
 
 
 ENTRIES = (
-    list_tasks, one, tree, task_transcript, why, replay, file, result, receipt, wait,
+    list_tasks, one, tree, task_transcript, why, replay, timeline, file, result, receipt, wait,
     list_sessions, session_transcript, delete, say, in_thread, hear, halt, command, notify, wake, settled,
     openapi, agents, sweep, stop, drain, code, let_in, proof,
 )  # fmt: skip

@@ -12,6 +12,7 @@ import { healthView } from "/web/views/health.js";
 import { inboxView } from "/web/views/inbox.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
+import { timelineView } from "/web/views/timeline.js";
 import { undeliveredView } from "/web/views/undelivered.js";
 
 const VIEWS = [
@@ -21,9 +22,10 @@ const VIEWS = [
   undeliveredView,
   healthView,
 ];
+const TREE_VIEWS = [timelineView]; // of one tree, reached from its tasks and not from the navigation
 let shown = null;
 
-const viewOf = (address) => VIEWS.find((one) => one.name === address.view) ?? VIEWS[0];
+const viewOf = (address) => [...VIEWS, ...TREE_VIEWS].find((one) => one.name === address.view) ?? VIEWS[0];
 
 function show() {
   const wanted = viewOf(at());

@@ -17,7 +17,7 @@ from clutch.core.attachments import StoredFile, handed
 from clutch.core.budget import Budget, CallState
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
-from clutch.core.model import REASONS, Delivery, Outcome, Path, Phase, Plan, Reason
+from clutch.core.model import REASONS, Delivery, Outcome, Phase, Plan
 from clutch.core.questions import QuestionKind
 from clutch.core.status import question_text
 from clutch.core.text.format import main_argument
@@ -25,11 +25,11 @@ from clutch.core.text.tasks import Contract
 from clutch.core.views import (
     NOTHING_USED,
     CurrentTool,
-    DeliveryView,
     OpenQuestion,
     PlanView,
     Tally,
     TaskView,
+    delivery_view,
     evidence_of,
 )
 from clutch.store.transaction import Row, Tx
@@ -256,7 +256,7 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
     turn = (task_id, generation)
     work = about.work.get(task_id, _IDLE) if phase == Phase.RUNNING else _IDLE
     over_at = given_up_at or about.told.get(turn)
-    telling = _telling(Delivery(delivery), REASONS[delivery_reason], detail, attempts, over_at)
+    telling = delivery_view(Delivery(delivery), REASONS[delivery_reason], detail, attempts, over_at)
     return TaskView(
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, Phase(phase),
         REASONS[reason], detail, None if outcome is None else Outcome(outcome), error, generation, created_at,
@@ -288,19 +288,6 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
 def _question(asked: str) -> OpenQuestion:
     kind, _, body = asked.partition(" ")
     return OpenQuestion(QuestionKind(kind), question_text(json.loads(body)))
-
-
-_PATHS: Mapping[str, Path] = {path.value: path for path in Path}
-
-
-def _telling(state: Delivery, reason: Reason, detail: str, attempts: int, at: float | None) -> DeliveryView:
-    """Return the delivery of a task. Of a delivered result the stored reason is the path it took."""
-    if state is Delivery.DELIVERED:
-        path = _PATHS.get(reason)
-        return DeliveryView(state, path, Reason.NONE if path else reason, attempts + 1, at=at)
-    given_up_at = at if state is Delivery.UNDELIVERED else None
-    kept = detail if state is Delivery.UNSURE else ""
-    return DeliveryView(state, None, reason, attempts, at=given_up_at, detail=kept)
 
 
 def _plan(plan: Plan, phase: str, rounds: int, awaiting: str | None) -> PlanView | None:

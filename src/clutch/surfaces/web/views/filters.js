@@ -50,7 +50,8 @@ export function fits(task) {
 }
 
 /** Load the sessions and agents to choose from. Runs after the page is signed in: each request before would be refused. */
-export let fillChoices = () => {};
+export const fillChoices = () => choices?.();
+let choices = null;
 
 export function filterBar(batchButton) {
   const chips = CHIPS.map((chip) => h("a", { class: "chip", "data-local": true }, h("span", { text: chip.title }), h("span", { class: "count" })));
@@ -77,7 +78,7 @@ export function filterBar(batchButton) {
   onOverview(() => countChips(chips, overview.summary));
   if (overview.summary) countChips(chips, overview.summary);
   mark();
-  fillChoices = () => fill(session, agent);
+  choices = () => fill(session, agent);
   return bar;
 }
 
