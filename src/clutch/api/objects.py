@@ -343,15 +343,6 @@ class Agents(TypedDict):
     agents: list[AgentAnswer]
 
 
-class NamedUse(Use):
-    name: str
-
-
-class Spending(TypedDict):
-    by: Literal["root", "agent", "model", "day"]
-    usage: list[NamedUse]
-
-
 _SUBJECTS = "`config-loaded`, `mcp NAME`, `import-path`, `planted-file`, `unread-instructions`"
 
 
@@ -364,29 +355,6 @@ class HealthNotice(TypedDict):
     ]
 
 
-class Health(TypedDict):
-    status: Literal["ok", "draining"]
-    version: str
-    schema: int
-    database: Literal["sqlite", "postgresql"]
-    workers: int
-    running: int
-    queued: int
-    undelivered: int
-    model: str | None  #: of the main agent; None: a program that embeds Clutch brings its own
-    problems: Annotated[
-        list[HealthNotice],
-        SchemaNote(
-            description="What the gateway knows to be wrong now: a config file that is not loaded (`config-loaded`),"
-            " MCP servers that do not start. Empty: nothing."
-        ),
-    ]
-
-
-class HealthDocument(Health):
-    pulses: dict[str, Any]
-
-
 class Overview(TypedDict):
     """The event `overview` of a stream with `include=overview`."""
 
@@ -395,6 +363,7 @@ class Overview(TypedDict):
     problems: list[HealthNotice]
     model: str | None
     isDemo: bool
+    mainCalls: int  #: model calls of main agents in this process; a change says that the ledger has changed
 
 
 class Swept(TypedDict):

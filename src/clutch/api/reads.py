@@ -24,7 +24,7 @@ from clutch.transactions.read.lists import PAGE_MAX, ListState, TaskFilter
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
 if TYPE_CHECKING:
-    from clutch.api import inbox_objects, objects
+    from clutch.api import inbox_objects, objects, report_objects
 
 TARGET_CHARS_MAX = 300
 
@@ -183,11 +183,10 @@ def inbox_item(
     return views.item(found, (yield from origins(now, beside, policy))[beside.index(found)])
 
 
-def usage(now: float, by: str) -> Tx[objects.Spending]:
-    if by not in set(tasks_tx.By):
-        raise InvalidInput("by", f"must be one of: {', '.join(tasks_tx.By)}")
-    wanted = tasks_tx.By(by)
-    return views.spending(wanted, (yield from tasks_tx.spending(now, wanted)))
+def usage(now: float, by: str, hours: float | None, utc_offset_minutes: int) -> Tx[report_objects.Spending]:
+    from clutch.api import costs  # most commands ask for lists
+
+    return (yield from costs.spending(now, costs.parsed(by, hours, utc_offset_minutes)))
 
 
 def result_if_any(now: float, number: int) -> Tx[objects.ResultObject | None]:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from clutch.transactions.control import KillReport
     from clutch.transactions.messages import Receipt, SteerResult
     from clutch.transactions.read.inbox import InboxItem, ItemOrigin, UnreadReplies, UnsentMessage
-    from clutch.transactions.read.tasks import By
     from clutch.transactions.read.transcripts import SessionLine
 
 Object: TypeAlias = dict[str, Any]  #: an object of `api/objects.py`, as a program gets it
@@ -279,10 +278,6 @@ def problems(found: Sequence[OperatorNotice]) -> list[objects.HealthNotice]:
 
 
 # ---- what verbs answer -------------------------------------------------------------------------------
-
-
-def spending(by: By, rows: Sequence[tuple[str, Tally]]) -> objects.Spending:
-    return {"by": by.value, "usage": [{"name": name, **tally(used)} for name, used in rows]}
 
 
 def ids(numbers: Sequence[int]) -> list[str]:

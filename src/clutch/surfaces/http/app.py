@@ -10,7 +10,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from clutch.api.problems import Problem
-from clutch.surfaces.http import completions, events, handlers, metrics
+from clutch.surfaces.http import completions, events, handlers, health, metrics
 from clutch.surfaces.http.auth import AuthMiddleware, Tokens, refusal
 from clutch.surfaces.http.routes import AppState, HttpRoute, Replays, endpoint
 
@@ -19,6 +19,7 @@ ENTRIES: tuple[HttpRoute, ...] = (
     *handlers.ACTION_ENTRIES,
     *events.ENTRIES,
     *metrics.ENTRIES,
+    *health.ENTRIES,
     *completions.ENTRIES,
 )
 MCP = "/mcp"

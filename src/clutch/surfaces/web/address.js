@@ -1,7 +1,11 @@
 // The state of the page is its address: view, filters, selected task and tab. A link shows what its sender saw, and the
 // back button takes back the last step. What is not in the address is not kept.
 
-const DEFAULTS = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity", item: "" };
+export const DEFAULTS = {
+  view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity",
+  item: "", // of the inbox
+  by: "day", // of costs
+};
 const listeners = new Set();
 
 function read() {

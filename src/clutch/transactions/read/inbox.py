@@ -18,7 +18,7 @@ from clutch.core.policy import Life, OnReject, Policy
 from clutch.core.questions import Decision, QuestionKind
 from clutch.core.text.decisions import DecisionContext, consequences
 from clutch.errors import AmbiguousTarget, NotFound
-from clutch.store.transaction import Tx
+from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_UNTOLD
 from clutch.transactions.read import budgets, targets
 from clutch.transactions.read.targets import Standpoint
@@ -63,7 +63,7 @@ def waiting_items(now: float, root_id: int | None = None) -> Tx[list[InboxItem]]
         f"{of_one}",
         values,
     )
-    items = [_question(*row) for row in asked] + [_plan(*row) for row in plans]
+    items = [*map(_question, asked), *map(_plan, plans)]
     return sorted(items, key=lambda item: (item.asked_at, item.id))
 
 
@@ -114,18 +114,8 @@ def is_asking(now: float, session_ids: Sequence[int]) -> Tx[bool]:
     return bool(asked or plans)
 
 
-def _question(
-    session_id: int,
-    number: int,
-    kind: str,
-    task_id: int | None,
-    key: str | None,
-    label: str | None,
-    depth: int | None,
-    body: str,
-    shown: str,
-    asked_at: float,
-) -> InboxItem:
+def _question(row: Row) -> InboxItem:
+    session_id, number, kind, task_id, key, label, depth, body, shown, asked_at = row
     detail = json.loads(body)
     who = f"MCP server {detail['mcpServer']}" if session_id == NO_SESSION else label
     text = _words(detail)
@@ -151,15 +141,8 @@ def _words(detail: Mapping[str, Any]) -> str:
     return str(detail.get("question") or detail.get("text") or "")
 
 
-def _plan(
-    task_id: int,
-    key: str,
-    label: str,
-    depth: int,
-    plan: str | None,
-    rejections: int,
-    asked_at: float | None,
-) -> InboxItem:
+def _plan(row: Row) -> InboxItem:
+    task_id, key, label, depth, plan, rejections, asked_at = row
     text = plan or ""
     shown = plan_hash(text)
     return InboxItem(

@@ -9,9 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 from clutch.core import ids, messages
@@ -73,6 +71,16 @@ def ids_below(session_id: int) -> Tx[list[int]]:
         (session_id,),
     )
     return [row[0] for row in rows]
+
+
+def above(now: float, task_ids: Sequence[int]) -> Tx[list[TaskView]]:
+    """The ancestors of these tasks, without them: what they use and whom they wait for changes with their subagents."""
+    rows = yield (
+        "WITH RECURSIVE above(id) AS (SELECT requester_id FROM tasks WHERE id {any}"
+        " UNION SELECT t.requester_id FROM tasks t JOIN above a ON t.id = a.id) SELECT id FROM above",
+        (list(task_ids),),
+    )
+    return (yield from of(now, sorted({row[0] for row in rows} - set(task_ids))))
 
 
 _TASKS = (
@@ -392,46 +400,3 @@ def known(now: float, task_id: int) -> Tx[tuple[str, str] | None]:
         (task_id,),
     )
     return (str(rows[0][0]), str(rows[0][1])) if rows else None
-
-
-# --------------------------------------------------------------------------------------------------
-# What model calls have used, added up by root, agent, model or day. A read; the ledger outlives transcripts.
-
-DAY_S = 86_400
-
-
-class By(StrEnum):
-    ROOT = "root"
-    AGENT = "agent"
-    MODEL = "model"
-    DAY = "day"  #: in UTC
-
-
-#: A call without an answer is counted with the model that answers to this name.
-_KNOWN = (
-    " LEFT JOIN (SELECT model, MAX(effective) AS effective FROM usage GROUP BY model) k ON k.model = u.model"
-)
-#: Constant words. A deleted session belongs to no task any more, but what it used is not forgotten.
-_GROUPS = {
-    By.ROOT: "COALESCE(r.key, '(deleted)')",
-    By.AGENT: "COALESCE(s.agent_id, '(deleted)')",
-    By.MODEL: "COALESCE(u.effective, k.effective, u.model)",
-    By.DAY: "CAST(FLOOR(u.at / 86400.0) AS {big})",
-}
-
-
-def spending(now: float, by: By) -> Tx[list[tuple[str, Tally]]]:
-    del now
-    rows = yield (
-        f"SELECT {_GROUPS[by]} AS about, {SPENT} FROM usage u"  # noqa: S608 (constant words)
-        f" LEFT JOIN sessions s ON s.id = u.session_id LEFT JOIN sessions r ON r.id = s.root_id{_KNOWN}"
-        f" WHERE {IS_ENDED_CALL} GROUP BY about ORDER BY about",
-        (),
-    )
-    return [(_named(by, row[0]), tally(row[1:])) for row in rows]
-
-
-def _named(by: By, about: str | int) -> str:
-    if by is By.DAY:
-        return datetime.fromtimestamp(int(about) * DAY_S, UTC).date().isoformat()
-    return str(about)
