@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from clutch.core.budget import Budget, BudgetKind, raised
 from clutch.core.questions import ALLOWED, Decision, QuestionKind
-from clutch.core.text.decisions import Asker, consequences
+from clutch.core.text.decisions import DecisionContext, consequences
 
-TASK = Asker(is_task=True)
+TASK = DecisionContext(is_task=True)
 IN = replace(TASK, directory="/home/ada", is_sandboxed=True)
 
 askers = st.builds(
-    Asker,
+    DecisionContext,
     is_task=st.booleans(),
     runtime=st.sampled_from([None, "acp:claude"]),
     directory=st.sampled_from([None, "/home/ada"]),
@@ -30,7 +30,9 @@ askers = st.builds(
 
 
 @given(st.sampled_from(QuestionKind), askers)
-def test_each_decision_that_an_item_takes_has_one_sentence(kind: QuestionKind, asker: Asker) -> None:
+def test_each_decision_that_an_item_takes_has_one_sentence(
+    kind: QuestionKind, asker: DecisionContext
+) -> None:
     said = consequences(kind, {}, asker)
     assert said.keys() == ALLOWED[kind]
     for text in said.values():
@@ -57,7 +59,7 @@ def test_each_decision_that_an_item_takes_has_one_sentence(kind: QuestionKind, a
         (TASK, "Approving makes this call once."),
     ],
 )
-def test_an_approved_call_says_who_makes_it_where_and_when(asker: Asker, expected: str) -> None:
+def test_an_approved_call_says_who_makes_it_where_and_when(asker: DecisionContext, expected: str) -> None:
     assert consequences(QuestionKind.APPROVAL, {"tool": "shell"}, asker)[Decision.APPROVE] == expected
 
 

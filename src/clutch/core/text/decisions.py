@@ -12,7 +12,7 @@ from clutch.core.text.format import counted, money
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class DecisionContext:
     """Who asks, as far as the effect of a decision depends on it."""
 
     is_task: bool = False  #: False: a main agent, or the gateway
@@ -29,7 +29,9 @@ class Asker:
         return "the subagent" if self.is_task else "the agent"
 
 
-def consequences(kind: QuestionKind, detail: Mapping[str, Any], asker: Asker) -> dict[Decision, str]:
+def consequences(
+    kind: QuestionKind, detail: Mapping[str, Any], asker: DecisionContext
+) -> dict[Decision, str]:
     match kind:
         case QuestionKind.PLAN:
             return _of_plan(asker)
@@ -46,7 +48,7 @@ def consequences(kind: QuestionKind, detail: Mapping[str, Any], asker: Asker) ->
             return _of_call(asker)
 
 
-def _of_call(asker: Asker) -> dict[Decision, str]:
+def _of_call(asker: DecisionContext) -> dict[Decision, str]:
     if asker.runtime is not None:
         approve = f"Approving lets {asker.runtime} make this call once"
     elif asker.directory is not None:
@@ -60,7 +62,7 @@ def _of_call(asker: Asker) -> dict[Decision, str]:
     }
 
 
-def _when(asker: Asker) -> str:
+def _when(asker: DecisionContext) -> str:
     """No call of an answer starts before the last of them is decided."""
     if not asker.others:
         return ""
@@ -68,14 +70,14 @@ def _when(asker: Asker) -> str:
     return f", after {counted(asker.others, 'other item')} of the same run {decided}"
 
 
-def _of_question(asker: Asker) -> dict[Decision, str]:
+def _of_question(asker: DecisionContext) -> dict[Decision, str]:
     return {
         Decision.ANSWER: f"Answering lets {asker.name} continue with your text{_when(asker)}.",
         Decision.REJECT: f"Rejecting lets {asker.name} continue without an answer. It reads your comment.",
     }
 
 
-def _of_budget(asker: Asker) -> dict[Decision, str]:
+def _of_budget(asker: DecisionContext) -> dict[Decision, str]:
     ends = "ends the task as failed" if asker.is_task else "ends this turn of the agent with an error"
     more = "" if asker.budget is None else f" from {_limit(asker.budget)} to {_limit(raised(asker.budget))}"
     return {
@@ -89,7 +91,7 @@ def _limit(budget: Budget) -> str:
     return " and ".join(parts if budget.usd_max is None else [*parts, money(budget.usd_max)])
 
 
-def _of_plan(asker: Asker) -> dict[Decision, str]:
+def _of_plan(asker: DecisionContext) -> dict[Decision, str]:
     match asker.rejections_max:
         case None:
             then = ""

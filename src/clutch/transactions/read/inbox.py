@@ -16,7 +16,7 @@ from clutch.core.ids import CANDIDATES_MAX, Candidate, WaitingItem, items_meant,
 from clutch.core.model import NO_SESSION
 from clutch.core.policy import Life, OnReject, Policy
 from clutch.core.questions import Decision, QuestionKind
-from clutch.core.text.decisions import Asker, consequences
+from clutch.core.text.decisions import DecisionContext, consequences
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_UNTOLD
@@ -198,7 +198,7 @@ def origins(now: float, items: Sequence[InboxItem], policy: Policy | None = None
     for item in items:
         about = sessions.get(item.session_id)
         asker = replace(
-            Asker() if about is None else _asker(item, about, policy),
+            DecisionContext() if about is None else _asker(item, about, policy),
             others=asked[item.session_id] - 1,
             budget=purses.get(str(item.detail.get("purse"))),
         )
@@ -230,14 +230,14 @@ _PATHS = (
 )
 
 
-def _asker(item: InboxItem, about: Sequence[Any], policy: Policy | None) -> Asker:
+def _asker(item: InboxItem, about: Sequence[Any], policy: Policy | None) -> DecisionContext:
     agent_id, stored, workspace, spec = about
     asked = json.loads(spec) if spec else {}
     runtime, directory, is_sandboxed = asked.get("runtime"), None, None
     if runtime is None and canonical(str(item.detail.get("tool"))) == SHELL:
         is_sandboxed = _is_sandboxed(stored, agent_id, policy)
         directory = _directory(workspace or ".", item.detail.get("args"), asked.get("cwd"))
-    return Asker(
+    return DecisionContext(
         is_task=item.task_id is not None,
         runtime=runtime,
         directory=directory,
