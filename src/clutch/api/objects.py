@@ -1,4 +1,4 @@
-"""Every JSON object that a surface answers with, declared once.
+"""Every JSON object that a surface answers with, declared once (those of the inbox: `api/inbox_objects.py`).
 
 Names are camelCase, times RFC 3339 text, money decimal text, and an unknown value is null. Fields may be added, never
 renamed. `api/views.py` and the actions build the objects as plain dicts, which mypy checks against these classes;
@@ -7,7 +7,6 @@ time. A class whose noun the rules use already ends in `Object`; its schema is p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
@@ -531,27 +530,6 @@ class DecidedObject(TypedDict):
     taskId: str
     runId: str | None
     round: int
-
-
-class Item(TypedDict):
-    id: str
-    kind: str
-    status: StatusName
-    taskId: str | None
-    sessionKey: str | None
-    label: str | None
-    depth: int
-    text: str
-    detail: Mapping[str, Any]
-    hash: str
-    askedAt: Moment
-
-
-class Inbox(TypedDict):
-    items: list[Item]
-    replies: int
-    repliesIn: list[str]
-    unsent: list[Unsent]
 
 
 class MessageDecided(TypedDict):

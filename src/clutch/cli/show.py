@@ -230,7 +230,9 @@ def _show_unsent(said: Mapping[str, Any]) -> None:
 
     for one in said["unsent"]:
         where = f"{one['channel']}:{one['target']}"
-        print_text(unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], one["attempts"]))
+        print_text(
+            unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], attempts=one["attempts"])
+        )
 
 
 def _point_to_replies(state: Path | None, page: Mapping[str, Any]) -> None:

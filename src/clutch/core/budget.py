@@ -101,6 +101,20 @@ class Settlement:
     warnings: tuple[Budget, ...]  #: those that reached 80 % with this call
 
 
+def raised(purse: Budget, tokens: int | None = None, usd: Decimal | None = None) -> Budget:
+    """Return the budget after a user raised it, from where it is now: the last call may have gone far beyond the old
+    limit. Without a figure: as much again."""
+    if tokens is None and usd is None:
+        tokens, usd = purse.tokens_max, purse.usd_max
+    return replace(
+        purse,
+        tokens_max=None
+        if purse.tokens_max is None
+        else max(purse.tokens_max, purse.tokens_spent) + (tokens or 0),
+        usd_max=None if purse.usd_max is None else max(purse.usd_max, purse.usd_spent) + (usd or 0),
+    )
+
+
 def reserve(purses: Sequence[Budget], estimate: Amount) -> Reservation | BudgetExhausted:
     for purse in purses:
         refusal = _refusal(purse, estimate)

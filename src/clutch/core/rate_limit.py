@@ -186,7 +186,9 @@ def succeeded(pace: Pace, bounds: Bounds, passage: Passage, now: float, tokens: 
     return replace(pace, same=0, last_failure=None, breaker=None, strikes=pace.strikes if is_old else 0)
 
 
-def failed(pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: float, chance: float) -> Pace:
+def failed(
+    pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: float, *, chance: float
+) -> Pace:
     """`chance` from 0 to 1 makes the waits of many processes differ."""
     is_new_wave = passage.begun_at >= pace.closed_at
     pace = left(pace, passage)
@@ -196,13 +198,13 @@ def failed(pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: 
         case Effect.NONE:
             return pace
         case Effect.REFUSED:
-            pace = _closed(pace, bounds, failure, now, chance, is_new_wave)
+            pace = _closed(pace, bounds, failure, now, chance, is_new_wave=is_new_wave)
             return _voided(pace, now) if is_new_wave else pace
         case Effect.OVERLOADED:
-            pace = _closed(pace, bounds, failure, now, chance, is_new_wave)
-            return _counted(pace, bounds, passage, failure, now, chance)
+            pace = _closed(pace, bounds, failure, now, chance, is_new_wave=is_new_wave)
+            return _counted(pace, bounds, passage, failure, now, chance=chance)
         case Effect.BROKEN:
-            return _counted(pace, bounds, passage, failure, now, chance)
+            return _counted(pace, bounds, passage, failure, now, chance=chance)
         case _:
             assert_never(failure.effect)
 
@@ -248,7 +250,7 @@ def standing(pace: Pace, bounds: Bounds, now: float, waiting: int = 0) -> Provid
 
 
 def _closed(
-    pace: Pace, bounds: Bounds, failure: Failure, now: float, chance: float, is_new_wave: bool
+    pace: Pace, bounds: Bounds, failure: Failure, now: float, chance: float, *, is_new_wave: bool
 ) -> Pace:
     if failure.reset_at is not None:
         until = max(failure.reset_at, pace.closed_until)
@@ -268,7 +270,7 @@ def _voided(pace: Pace, now: float) -> Pace:
 
 
 def _counted(
-    pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: float, chance: float
+    pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: float, *, chance: float
 ) -> Pace:
     """The same failure again and again opens the breaker; so does a probe that fails in any way."""
     breaker = pace.breaker

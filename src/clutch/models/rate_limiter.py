@@ -198,7 +198,7 @@ class _Line:
         """Set the error's time of retry. A refused call keeps its number: it came before those that wait."""
         now = self._clock.now()
         failure = Failure(EFFECTS[error.trouble], error.trouble, _signature(error), error.retry_at)
-        self.pace = rate_limit.failed(self.pace, self.bounds, passage, failure, now, self._chance())
+        self.pace = rate_limit.failed(self.pace, self.bounds, passage, failure, now, chance=self._chance())
         held = rate_limit.hold(self.pace, self.bounds, now)
         if held is not None:
             self._close()

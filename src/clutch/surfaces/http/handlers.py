@@ -16,7 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from starlette.responses import JSONResponse, Response
 
-from clutch.api import objects, reads, views
+from clutch.api import inbox_objects, objects, reads, views
 from clutch.api.actions import ACTIONS, ActionBody, InThread, Until, Words
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
@@ -157,7 +157,9 @@ async def list_sessions(ask: Ask[ActionBody, SessionsQuery]) -> Reply[objects.Se
     """Sessions, the latest active first."""
     query, rules = ask.query, ask.app.gateway.services.policy.history
     active_s = None if query.active_minutes is None else 60 * query.active_minutes
-    lines = await ask.app.read(transcripts.sessions, ask.caller, rules, (), query.limit, active_s)
+    lines = await ask.app.read(
+        transcripts.sessions, ask.caller, rules, kinds=(), limit=query.limit, active_s=active_s
+    )
     return Reply(views.sessions(lines))
 
 
@@ -509,15 +511,16 @@ _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 
 @route("GET", "/v1/inbox", tool="inbox")
-async def inbox(ask: Ask) -> Reply[objects.Inbox]:
+async def inbox(ask: Ask) -> Reply[inbox_objects.Inbox]:
     """Everything that waits for a decision: approvals, questions, plans, budgets."""
-    return Reply(await ask.app.read(reads.inbox, ask.who))
+    return Reply(await ask.app.read(reads.inbox, ask.who, ask.app.gateway.services.policy))
 
 
 @route("GET", "/v1/inbox/{id}")
-async def inbox_item(ask: Ask) -> Reply[objects.Item]:
+async def inbox_item(ask: Ask) -> Reply[inbox_objects.Item]:
     """One item of the inbox: by its id, or by the task or session that asks, in any form of a target."""
-    return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"]))
+    policy = ask.app.gateway.services.policy
+    return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"], policy))
 
 
 ACTION_ENTRIES = (spawn, inbox, inbox_item, *map(action_route, ACTIONS))

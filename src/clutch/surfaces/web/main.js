@@ -9,12 +9,16 @@ import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
 import { costsView } from "/web/views/costs.js";
 import { healthView } from "/web/views/health.js";
+import { inboxView } from "/web/views/inbox.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
+import { undeliveredView } from "/web/views/undelivered.js";
 
 const VIEWS = [
   tasksView,
+  inboxView,
   costsView,
+  undeliveredView,
   healthView,
 ];
 let shown = null;

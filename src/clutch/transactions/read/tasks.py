@@ -88,7 +88,8 @@ _TASKS = (
     " t.reason, t.detail, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
     " t.deadline_at, t.delivery, t.delivery_reason, t.attempts, t.plan, t.plan_round,"
     " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
-    f" s.head - s.base, t.wake_at, s.paused, {open_question('t')}"
+    f" s.head - s.base, t.wake_at, s.paused, {open_question('t')}, CASE WHEN t.delivery = 'undelivered' THEN"
+    " (SELECT MAX(e.at) FROM events e WHERE e.task_id = t.id AND e.reason = 'undelivered') END"
     " FROM tasks t LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id"
     " LEFT JOIN sessions o ON o.id = t.root_id WHERE t.id {any} ORDER BY t.created_at, t.id"
 )
@@ -247,14 +248,15 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
         detail, outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
         delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, wake_at,
-        paused, asked,
+        paused, asked, given_up_at,
     ) = row  # fmt: skip
     runs = about.runs.get(task_id)
     own = about.own.get(task_id, NOTHING_USED)
     total, active = about.children.get(task_id, (0, 0))
     turn = (task_id, generation)
     work = about.work.get(task_id, _IDLE) if phase == Phase.RUNNING else _IDLE
-    telling = _telling(Delivery(delivery), REASONS[delivery_reason], detail, attempts, about.told.get(turn))
+    over_at = given_up_at or about.told.get(turn)
+    telling = _telling(Delivery(delivery), REASONS[delivery_reason], detail, attempts, over_at)
     return TaskView(
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, Phase(phase),
         REASONS[reason], detail, None if outcome is None else Outcome(outcome), error, generation, created_at,
@@ -296,7 +298,9 @@ def _telling(state: Delivery, reason: Reason, detail: str, attempts: int, at: fl
     if state is Delivery.DELIVERED:
         path = _PATHS.get(reason)
         return DeliveryView(state, path, Reason.NONE if path else reason, attempts + 1, at=at)
-    return DeliveryView(state, None, reason, attempts, detail=detail if state is Delivery.UNSURE else "")
+    given_up_at = at if state is Delivery.UNDELIVERED else None
+    kept = detail if state is Delivery.UNSURE else ""
+    return DeliveryView(state, None, reason, attempts, at=given_up_at, detail=kept)
 
 
 def _plan(plan: Plan, phase: str, rounds: int, awaiting: str | None) -> PlanView | None:

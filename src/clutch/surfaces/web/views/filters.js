@@ -38,7 +38,6 @@ const IN_STATE = {
   attention: (task) => task.group === "needs attention",
   finished: (task) => task.outcome !== null,
   failed: (task) => FAILED.includes(task.outcome),
-  undelivered: (task) => task.group === "undelivered",
 };
 
 /** Whether a task of an event belongs into the list. Text is searched by the gateway; here only the label is known. */
