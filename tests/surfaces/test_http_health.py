@@ -71,5 +71,5 @@ def test_a_command_and_the_api_give_the_same_figures_with_and_without_a_gateway(
     assert offline["unpriced"] == [{"model": "nameless", "calls": 1, "tokens": 1200}]
     shown = typed("cost", "--by", "tree", state=home)
     assert "$1.00" in shown.out
-    assert "cost unknown: nameless, 1 call, 1.2k tokens" in shown.err
+    assert "cost unknown: nameless, 1 call, 1.2k tokens" in shown.out
     assert typed("cost", "--hours", "0", state=home).code == 2

@@ -430,7 +430,7 @@ def cost(
             say("No model calls yet.")
         for one in said["unpriced"]:
             used = f", {tokens(one['tokens'])} tokens" if one["tokens"] else ""
-            say(f"cost unknown: {visible(one['model'], NAME_CELLS)}, {counted(one['calls'], 'call')}{used}")
+            print(f"cost unknown: {visible(one['model'], NAME_CELLS)}, {counted(one['calls'], 'call')}{used}")
 
 
 def _utc_offset_minutes() -> int:

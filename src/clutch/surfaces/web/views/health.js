@@ -4,15 +4,17 @@
 
 import { ask } from "/web/api.js";
 import { connection } from "/web/connection.js";
-import { button, h, put } from "/web/dom.js";
+import { button, h, put, soon } from "/web/dom.js";
 import { clock, duration, secondsText, size, tokens } from "/web/format.js";
 import { showNotice } from "/web/frame.js";
+import { overview } from "/web/store.js";
 import { facts } from "/web/views/result.js";
 import { FigureTable, readAfterEvents } from "/web/views/table.js";
 
 const counted = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 const until = (moment) => `until ${clock(moment)} (${secondsText((Date.parse(moment) - Date.parse(found.at)) / 1000)})`;
 
+const AGAIN_MS = 2000;
 let found = null;
 let isChecking = false;
 let reads = 0;
@@ -106,7 +108,11 @@ async function read() {
   found = answer;
   showNotice("view", "");
   draw();
+  if (JSON.stringify(found.problems) !== JSON.stringify(overview.problems)) readAgain();
 }
+
+/** The report and the last event disagree: a problem that came and went between two events would stay on the page. */
+const readAgain = soon(() => { if (body.isConnected && connection.state === "live") read().catch((error) => connection.failed(error)); }, AGAIN_MS);
 
 readAfterEvents(() => body.isConnected && found !== null, read);
 
