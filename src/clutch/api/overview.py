@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from clutch.api import views
+from clutch.api.chats import ChatFollower
 from clutch.api.feed import FeedBatch, FeedEvent, FeedWatcher
 from clutch.core import ids
 from clutch.core.agents import MAIN, OFFLINE
@@ -48,12 +49,14 @@ class Overviews:
         self._gateway = gateway
         self._watchers: set[FeedWatcher] = set()
         self._sent = ""
+        self._chats = ChatFollower(gateway, self._watchers)
 
     @contextmanager
     def watching(self, watcher: FeedWatcher) -> Iterator[None]:
         """Send each new overview to the watcher."""
         self._watchers.add(watcher)
         self._sent = ""  # the watcher begins with `current`, not with what the others were sent
+        self._chats.begin_anew()
         try:
             yield
         finally:
@@ -67,6 +70,7 @@ class Overviews:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_changes())
             group.create_task(self._follow_steps())
+            group.create_task(self._chats.run())
 
     async def _follow_steps(self) -> None:
         """Send the tasks whose runs have made a step. A slow read lengthens the pause after it."""

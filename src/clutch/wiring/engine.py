@@ -56,6 +56,7 @@ from clutch.tools.child_workspaces import LocalWorkspaces
 from clutch.tools.import_guard import GUARD
 from clutch.tools.mcp import McpServer
 from clutch.tools.mcp.server import diagnosed
+from clutch.tools.mentions import WorkspaceMentions
 from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.lifetime import wait_until_hidden
 from clutch.tools.sandbox.policy import Sandbox
@@ -398,6 +399,7 @@ async def running_engine(
             channels=channels,
             workspaces=LocalWorkspaces(place_of(home, WORKSPACES, database), is_sandboxed=is_sandboxed),
             files=LocalTaskFiles(place_of(home, TASKS, database)),
+            mentions=WorkspaceMentions(),
             results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,
             refresh=own_tools.ready if own_tools is not None and own_tools.has_servers else None,
