@@ -7,10 +7,14 @@ import { at, follow, onMove } from "/web/address.js";
 import { connection } from "/web/connection.js";
 import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
+import { chatView } from "/web/views/chat.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
 
-const VIEWS = [tasksView];
+const VIEWS = [
+  tasksView,
+  chatView,
+];
 let shown = null;
 
 const viewOf = (address) => VIEWS.find((one) => one.name === address.view) ?? VIEWS[0];
