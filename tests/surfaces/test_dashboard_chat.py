@@ -247,6 +247,9 @@ def test_a_file_is_completed_added_and_protected_files_are_refused(
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "plan.md").write_text("the plan of it all")
     (tmp_path / "outside").symlink_to("/etc")
+    composer(page).press_sequentially("@")
+    expect(page.get_by_role("option")).to_have_text(["@docs/"])  # neither the state directory nor a symlink
+    composer(page).fill("")
     composer(page).press_sequentially("read @pl")
     options = page.get_by_role("option")
     expect(options).to_have_text(["@docs/plan.md"])
@@ -389,6 +392,8 @@ def test_a_conversation_survives_kill_9_with_no_lost_and_no_doubled_message(
     browser: Browser, tmp_path: Path
 ) -> None:
     home, port = tmp_path / "state", free_port()
+    for number in range(4):
+        (tmp_path / f"notes{number}.md").write_text("TODO: write it")
     with browser.new_context() as context:
         page = context.new_page()
         with gateway(home, port) as running:
@@ -396,9 +401,9 @@ def test_a_conversation_survives_kill_9_with_no_lost_and_no_doubled_message(
             is_live(page)
             page.goto(f"http://127.0.0.1:{port}/?view=chat&session={MAIN}")
             is_live(page)
-            say(page, "hello there")
-            expect(page.locator(".log .entry-agent")).not_to_have_count(0, timeout=20_000)
-            expect(page.locator(".turn-state")).to_be_hidden(timeout=20_000)
+            say(page, "Survey the folder")
+            cards = page.locator(".spawn[data-task]")
+            expect(cards).not_to_have_count(0, timeout=20_000)
             page.evaluate("window.isSamePage = true")
             os.kill(running.pid, signal.SIGKILL)
             expect(page.locator("html")).to_have_attribute("data-connection", "lost", timeout=10_000)
@@ -408,13 +413,17 @@ def test_a_conversation_survives_kill_9_with_no_lost_and_no_doubled_message(
         with gateway(home, port):
             expect(page.locator("#connection")).to_have_text("Live", timeout=20_000)
             expect(composer(page)).to_have_value("", timeout=20_000)
-            expect(bubbles(page)).to_have_text(["hello there", "are you back?"])
+            expect(bubbles(page)).to_have_text(["Survey the folder", "are you back?"])
+            finished = page.locator(".spawn[data-status=done]").filter(has_text="result delivered")
+            expect(finished).to_have_count(cards.count(), timeout=60_000)
             expect(page.locator(".turn-state")).to_be_hidden(timeout=20_000)
             assert page.evaluate("window.isSamePage")
-            shown = page.locator(".log > article").all_inner_texts()
+            seqs = "(all) => all.map((one) => one.dataset.seq).filter(Boolean)"
+            shown = page.locator(".log > article").evaluate_all(seqs)
+            assert shown == sorted(set(shown), key=int)
             page.reload()
-            expect(bubbles(page)).to_have_text(["hello there", "are you back?"])
-            assert page.locator(".log > article").all_inner_texts() == shown
+            expect(bubbles(page)).to_have_text(["Survey the folder", "are you back?"])
+            assert page.locator(".log > article").evaluate_all(seqs) == shown
 
 
 # ---- hostile texts, keys, narrow screens -----------------------------------------------------------------

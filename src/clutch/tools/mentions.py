@@ -86,9 +86,8 @@ def names(root: str, prefix: str) -> list[str]:
 
 def _in_folder(root: str, parts: Parts, start: str) -> list[str]:
     here = walk(root, parts, WalkLimit(LOOKED_AT_MAX), recursive=False, with_ignored=True)
-    return [
-        _name(entry) for entry in here if _may_mention(entry) and mentions.completes(entry.parts[-1], start)
-    ]
+    named = [entry for entry in here if mentions.completes(entry.parts[-1], start)]
+    return [_name(entry) for entry in named if _may_mention(root, entry)][:NAMES_MAX]
 
 
 def _anywhere(root: str, start: str) -> list[str]:
@@ -102,9 +101,17 @@ def _anywhere(root: str, start: str) -> list[str]:
     return found
 
 
-def _may_mention(entry: DirectoryEntry) -> bool:
-    is_known = entry.kind in (Kind.FILE, Kind.DIRECTORY, Kind.SKIPPED)
-    return is_known and mentions.is_mentionable(entry.path)
+def _may_mention(root: str, entry: DirectoryEntry) -> bool:
+    """A folder is offered if it can be entered: a state directory of Clutch cannot."""
+    if not mentions.is_mentionable(entry.path):
+        return False
+    if entry.kind not in (Kind.DIRECTORY, Kind.SKIPPED):
+        return entry.kind is Kind.FILE
+    try:
+        with directory(root, entry.parts):
+            return True
+    except FileAccessError:
+        return False
 
 
 def _name(entry: DirectoryEntry) -> str:

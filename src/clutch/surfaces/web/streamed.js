@@ -4,6 +4,8 @@
 import { h, perFrame } from "/web/dom.js";
 import { renderMarkdown } from "/web/markdown.js";
 
+const LEVEL = 4; // of the first heading: that of a finished answer
+
 export class StreamedMarkdown {
   /** `around(change)` runs a change of the layout, for example to keep the end in sight. */
   constructor(around = (change) => change()) {
@@ -22,10 +24,10 @@ export class StreamedMarkdown {
   render() {
     const end = finished(this.text, this.done);
     if (end > this.done) {
-      this.node.insertBefore(renderMarkdown(this.text.slice(this.done, end)), this.last);
+      this.node.insertBefore(renderMarkdown(this.text.slice(this.done, end), LEVEL), this.last);
       this.done = end;
     }
-    const rest = renderMarkdown(this.text.slice(this.done));
+    const rest = renderMarkdown(this.text.slice(this.done), LEVEL);
     this.last.replaceWith(rest);
     this.last = rest;
   }

@@ -6,7 +6,7 @@ import { followInbox, loadInbox, onInbox } from "/web/cards.js";
 import { connection } from "/web/connection.js";
 import { arrange, attribute, button, h, perFrame, put } from "/web/dom.js";
 import { field, openDialog } from "/web/dialogs.js";
-import { clock } from "/web/format.js";
+import { moment } from "/web/format.js";
 import { showNotice } from "/web/frame.js";
 import * as store from "/web/store.js";
 import { Composer } from "/web/views/composer.js";
@@ -53,6 +53,7 @@ async function load() {
   openSession();
   await loadInbox();
   if (open) {
+    open.conversation.hasTasks = false; // events of a time without a connection do not come again
     await open.composer.resume();
     await open.conversation.refresh();
   }
@@ -144,7 +145,7 @@ function fillLine(line, key) {
   line.dataset.mark = isWorking(chat) ? "working" : isUnread ? "unread" : chat?.children ? "waiting" : "";
   mark.hidden = !line.dataset.mark;
   put(state, { working: ", working", unread: ", unread", waiting: ", waiting for subagents" }[line.dataset.mark] ?? "");
-  put(time, chat ? clock(chat.lastProgressAt) : "");
+  put(time, chat ? moment(chat.lastProgressAt) : "");
   put(last, chat?.lastLine || "No messages yet");
   return line;
 }

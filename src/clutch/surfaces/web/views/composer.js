@@ -109,9 +109,9 @@ export class Composer {
       await this.conversation.refresh();
     } catch (error) {
       const said = connection.failed(error);
-      const isLost = error instanceof Unreachable;
+      const isLost = error instanceof Unreachable && Boolean(this.draft.text);
       if (this.draft.text && !isLost) { this.draft.key = null; this.keep(); } // refused: a changed text is another message
-      this.setSending(isLost && Boolean(this.draft.text), isLost ? "Not confirmed yet. It is sent once, when the gateway answers." : said);
+      this.setSending(isLost, isLost ? "Not confirmed yet. It is sent once, when the gateway answers." : said);
     }
   }
 

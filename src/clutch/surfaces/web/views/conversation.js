@@ -137,11 +137,11 @@ export class Conversation {
       this.drawTurns(found.turns);
       this.setEarlier(found.earlier);
       this.place.scrollTop = this.place.scrollHeight - height; // what the user reads stays where it is
-      (made[0] ?? this.place).querySelector?.("a, summary, [tabindex]")?.focus({ preventScroll: true });
     } catch (error) {
       this.say(connection.failed(error), "error");
     } finally {
       this.older.disabled = false;
+      (this.older.hidden ? this.place : this.older).focus({ preventScroll: true });
     }
   }
 

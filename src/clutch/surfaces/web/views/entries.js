@@ -3,7 +3,7 @@
 
 import { link } from "/web/address.js";
 import { h } from "/web/dom.js";
-import { clock } from "/web/format.js";
+import { clock, moment } from "/web/format.js";
 import { renderMarkdown } from "/web/markdown.js";
 import { callBlock, endCall, firstLine } from "/web/views/activity.js";
 import { endSpawn, isSpawn, spawnCard } from "/web/views/spawncard.js";
@@ -19,7 +19,7 @@ export const isPerson = (message) => message.kind === "input" && PERSON.includes
 
 const entry = (message, kind, ...content) => h("article", { class: `entry-${kind}`, "data-seq": message.seq, "data-run": message.runId ?? "" }, content);
 
-const stamp = (moment) => h("time", { class: "quiet", datetime: moment, title: moment, text: clock(moment) });
+const stamp = (at) => h("time", { class: "quiet", datetime: at, title: clock(at), text: moment(at) });
 
 /** Make the element of a message; null for one that belongs to an element before it. `delivered`: results that the
  * message brought. */

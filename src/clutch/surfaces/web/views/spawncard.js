@@ -88,6 +88,7 @@ function fill(card) {
   attribute(name, "href", link({ task: task.taskId, tab: "activity" }));
   put(status, task.status === "running" || task.doingNow.startsWith(task.status) ? "" : task.status);
   put(now, doing(task, connection.now));
-  const delivery = task.outcome === null || !task.delivery.text ? "" : `result ${task.delivery.text}`;
+  const result = task.outcome === null || !task.delivery.text ? "" : `result ${task.delivery.text}`;
+  const delivery = task.doingNow.includes(result) ? "" : result; // an error stands there instead
   put(figures, [delivery, elapsed(task, connection.now), money(task.usage.subtree.usd)].filter(Boolean).join(" · "));
 }
