@@ -383,7 +383,6 @@ async def running_engine(
         own_tools = _own_tools(stack, tools)
         is_sandboxed = own_tools is not None and own_tools.is_sandboxed
         policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_sandboxed))
-        planted = await asyncio.to_thread(finish, home / COMMANDS)
         services = Services(
             db=db,
             models=models,
@@ -406,7 +405,7 @@ async def running_engine(
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
             whole_model=str if router is None else router.resolved,
-            problems=partial(_problems, own_tools, planted),
+            problems=partial(_problems, own_tools, await asyncio.to_thread(finish, home / COMMANDS)),
         )
         if own_tools is not None and own_tools.has_servers:
             await own_tools.open(StoredPins(services))

@@ -113,7 +113,7 @@ class DeliveredResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatPage:
     """A piece of a transcript. `earlier`: there are entries before this number. `more`: there are entries behind it."""
 
     lines: tuple[TranscriptEntry, ...]
@@ -126,7 +126,7 @@ class Conversation:
 
 def conversation(
     now: float, session_id: int, *, before: int | None = None, after: int | None = None, limit: int = PAGE_MAX
-) -> Tx[Conversation]:
+) -> Tx[ChatPage]:
     """The newest entries, those before a number, or those after one; always in order."""
     del now
     if not 1 <= limit <= PAGE_MAX:
@@ -146,7 +146,7 @@ def conversation(
         f" WHERE session_id = ? AND {IS_OPEN} AND taken_seq IS NULL AND kind IN ({_PERSON}) ORDER BY id LIMIT ?",
         (session_id, WAITING_MAX),
     )
-    return Conversation(
+    return ChatPage(
         tuple(lines),
         lines[0].seq if is_more and after is None else None,
         is_more and after is not None,
