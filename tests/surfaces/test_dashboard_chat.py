@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from clutch.core.agents import Agent
 from clutch.core.messages import Answer, Call, Input, Results
-from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta
+from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, Trouble
 from clutch.surfaces.http_client import session_path
 from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
@@ -31,7 +31,7 @@ MAIN = "agent:main:main"
 
 class Talker(Slow):
     """`pieces` writes what the test puts into `pieces`, until None; `delegate NAME=TASK; …` starts these subagents;
-    `use NAME` calls that tool. A result of a subagent is answered with `Read.`"""
+    `use NAME` calls that tool; `fail` fails. A result of a subagent is answered with `Read.`"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,6 +47,8 @@ class Talker(Slow):
             return Answer("Read.", model="talker")
         if last.text == "pieces":
             return Answer(await self._written(on_delta), model="talker")
+        if last.text == "fail":
+            raise ModelError(Trouble.AUTH, "no such key")
         if word == "delegate" and is_first:
             pairs = (part.partition("=") for part in rest.split("; "))
             spawns = (Call("sessions_spawn", {"task": task, "label": name}) for name, _, task in pairs)
@@ -189,11 +191,39 @@ def test_stop_asks_before_it_stops_subagents(db: Served, page: Page) -> None:
     expect(composer(page)).to_have_value("")
 
 
-def test_a_turn_that_fails_says_so(db: Served, page: Page) -> None:
+def test_a_turn_that_fails_says_so_and_stays_there(db: Served, page: Page) -> None:
+    say(page, "fail")
+    failed = page.locator(".entry-system.error")
+    expect(failed).to_contain_text("This turn failed: ")
+    expect(failed).to_contain_text("no such key")
+    say(page, "quick")
+    expect(answered(page, "heard: quick")).to_have_count(1)
+    page.reload()
+    expect(page.locator(".log > article")).to_have_text(
+        [re.compile("fail"), re.compile("no such key"), re.compile("quick"), re.compile("heard: quick")]
+    )
+
+
+def test_a_call_of_an_unknown_tool_is_a_failed_block(db: Served, page: Page) -> None:
     say(page, "use no-such-tool")
     expect(page.locator(".call")).to_have_attribute("data-state", "failed")
     page.locator(".call summary").click()
     expect(page.locator(".call")).to_contain_text("no-such-tool")
+
+
+def test_a_stream_that_is_joined_late_ends_as_the_whole_answer(db: Served, page: Page) -> None:
+    say(page, "pieces")
+    put(db, "The beginning, ")
+    expect(page.locator(".streamed")).to_contain_text("The beginning")
+    page.get_by_role("link", name=re.compile("^Tasks")).click()
+    put(db, "the middle, ")
+    page.get_by_role("link", name="Chat", exact=True).click()
+    expect(bubbles(page)).to_have_count(1)
+    put(db, "the end.")
+    expect(page.locator(".streamed")).to_contain_text("the end.")
+    put(db, None)
+    expect(answered(page, "The beginning, the middle, the end.")).to_have_count(1)
+    expect(page.locator(".streamed")).to_have_count(0)
 
 
 # ---- subagents -------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from clutch.api.objects import Message
 from clutch.api.schema import MaybeOutcome, MaybeStatus
 from clutch.core import ids
 from clutch.core.run import ERROR, STOPPED
-from clutch.core.views import HistoryLimits
 from clutch.errors import StoreError
 from clutch.store.transaction import Tx
 from clutch.transactions.read import chats as chat_reads
@@ -88,12 +87,12 @@ class ConversationObject(TypedDict):
     delivered: list[DeliveredObject]
 
 
-def listed(now: float, rules: HistoryLimits) -> Tx[Chats]:
+def listed(now: float) -> Tx[Chats]:
     # The place is read before the rows: an event in between is sent twice rather than never.
     place = yield from timeline.newest(now)
     found = []
     for row in (yield from chat_reads.chats(now)):
-        found.append(_chat(row, (yield from chat_reads.last_line(now, row.session_id, rules))))
+        found.append(_chat(row, (yield from chat_reads.last_line(now, row.session_id))))
     return {"chats": found, "cursor": str(place)}
 
 
@@ -101,7 +100,6 @@ def conversation(
     now: float,
     who: Standpoint,
     target: str,
-    rules: HistoryLimits,
     *,
     before: int | None,
     after: int | None,
@@ -111,7 +109,7 @@ def conversation(
     row = yield from chat_reads.one_chat(now, number)
     if row is None:
         raise reads.unknown(number)
-    line = yield from chat_reads.last_line(now, number, rules)
+    line = yield from chat_reads.last_line(now, number)
     found = yield from chat_reads.conversation(now, number, before=before, after=after, limit=limit)
     return {
         "chat": _chat(row, line),
@@ -179,10 +177,10 @@ class ChatFollower:
             await changes.until(change)
 
     async def _look(self) -> None:
-        db, rules = self._gateway.services.db, self._gateway.services.policy.history
+        db = self._gateway.services.db
         try:
             fresh = [row for row in await db.read(chat_reads.chats) if self._sent.get(row.session_id) != row]
-            lines = [await db.read(chat_reads.last_line, row.session_id, rules) for row in fresh]
+            lines = [await db.read(chat_reads.last_line, row.session_id) for row in fresh]
         except StoreError:
             return  # the next tick looks again
         for row, line in zip(fresh, lines, strict=True):

@@ -44,7 +44,7 @@ class CommandNames(TypedDict):
 @route("GET", "/v1/chats")
 async def list_chats(ask: Ask) -> Reply[chats.Chats]:
     """Conversations with main agents, the latest active first: what each does, and its last line."""
-    return Reply(await ask.app.read(chats.listed, ask.app.gateway.services.policy.history))
+    return Reply(await ask.app.read(chats.listed))
 
 
 @route("GET", "/v1/sessions/{key}/conversation")
@@ -52,12 +52,11 @@ async def conversation(ask: Ask[ActionBody, ConversationQuery]) -> Reply[chats.C
     """The newest messages of a main session, or those `before` or `after` a number, in order.
 
     With them: messages that the agent has not read yet, how its turns ended, and which results were delivered where."""
-    query, rules = ask.query, ask.app.gateway.services.policy.history
-    known = (ask.who, ask.path["key"], rules)
-    found = ask.app.read(
-        chats.conversation, *known, before=query.before, after=query.after, limit=query.limit
+    query, key = ask.query, ask.path["key"]
+    read = ask.app.read(
+        chats.conversation, ask.who, key, before=query.before, after=query.after, limit=query.limit
     )
-    return Reply(await found)
+    return Reply(await read)
 
 
 @route("GET", "/v1/sessions/{key}/files", Scope.WRITE)

@@ -10,18 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clutch.core.model import PERSON_KINDS, LetterKind, RunState, TaskStatus
+from clutch.core.redaction import redact
 from clutch.core.status import session_status
 from clutch.core.text.format import visible
-from clutch.core.views import HistoryLimits, TranscriptEntry
+from clutch.core.views import TranscriptEntry
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_OPEN, IS_WORKING
 from clutch.transactions.read.lists import PAGE_MAX
-from clutch.transactions.read.transcripts import NEWEST, history
+from clutch.transactions.read.transcripts import NEWEST
 
 CHATS_MAX = 100  # conversations in a list, the latest active first
 LINE_CHARS_MAX = 160  # of the last line of a conversation
-LAST_ENTRIES = 3  # that are searched for it
+LAST_ENTRIES = 5  # that are searched for it
+ENTRY_CHARS_MAX = 64 * 1024  # of those; a longer one is data
 WAITING_MAX = 50  # messages that are shown before they are read
 _PERSON = ", ".join(f"'{kind}'" for kind in sorted(PERSON_KINDS))
 _CHILDREN_KINDS = frozenset({LetterKind.ANNOUNCE, LetterKind.PLAN, LetterKind.NEWS})
@@ -77,12 +79,20 @@ def _chat(row: Row) -> ChatRow:
     return ChatRow(session_id, key, agent_id, head, moved_at, status, started_at, letters, children)
 
 
-def last_line(now: float, session_id: int, rules: HistoryLimits) -> Tx[str]:
+def last_line(now: float, session_id: int) -> Tx[str]:
     """Return the last line that the user or the agent wrote."""
-    entries = (yield from history(now, session_id, rules, LAST_ENTRIES)).entries
-    said = [one.text for one in entries if one.kind == "answer" or one.source in PERSON_KINDS]
-    lines = [line for line in (said[-1] if said else "").splitlines() if line.strip()]
-    return visible(lines[-1].strip(), LINE_CHARS_MAX) if lines else ""
+    del now
+    rows = yield (
+        "SELECT kind, body FROM messages WHERE session_id = ? AND kind IN ('input', 'answer') AND LENGTH(body) <= ?"
+        " ORDER BY seq DESC LIMIT ?",
+        (session_id, ENTRY_CHARS_MAX, LAST_ENTRIES),
+    )
+    for kind, body in rows:
+        said = json.loads(body)
+        lines = [line.strip() for line in said["text"].splitlines() if line.strip()]
+        if lines and (kind == "answer" or said["source"] in PERSON_KINDS):
+            return visible(redact(lines[-1]).text, LINE_CHARS_MAX)
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,9 @@ async function load() {
   openSession();
   await loadInbox();
   if (open) {
-    open.conversation.hasTasks = false; // events of a time without a connection do not come again
+    // Events of a time without a connection, or in another view, do not come again.
+    open.conversation.hasTasks = false;
+    open.conversation.dropStream();
     await open.composer.resume();
     await open.conversation.refresh();
   }

@@ -5,7 +5,6 @@
 // or doubled. The event `chat` of the page's stream says that there is something new; the text that a model writes at
 // this moment comes with the same stream. A stream of its own would only bring the same events a second time.
 
-import { link } from "/web/address.js";
 import { ask, Refused } from "/web/api.js";
 import { inboxItems, itemKey } from "/web/cards.js";
 import { connection } from "/web/connection.js";
@@ -13,14 +12,12 @@ import { arrange, button, h, put } from "/web/dom.js";
 import { secondsText } from "/web/format.js";
 import { StreamedMarkdown } from "/web/streamed.js";
 import * as store from "/web/store.js";
-import { firstLine } from "/web/views/activity.js";
-import { endCalls, isPerson, messageEntry, partialEntry, personEntry, systemEntry } from "/web/views/entries.js";
+import { askCard, endCalls, isPerson, messageEntry, partialEntry, personEntry, systemEntry } from "/web/views/entries.js";
 import { isSpawn } from "/web/views/spawncard.js";
 
 const PAGE = 50;
 const TASKS = 100; // subagents that are read with the conversation; older ones when their card is shown
 const NEAR_PX = 80;
-const ASKS = { approval: "Approval needed", question: "Answer needed", plan: "Plan to approve", budget: "Budget decision needed" };
 
 export const sessionPath = (key, rest) => `/v1/sessions/${encodeURIComponent(key)}/${rest}`;
 
@@ -107,6 +104,7 @@ export class Conversation {
     this.drawAsks();
     this.drawState();
     this.empty.hidden = this.last > 0 || found.waiting.length > 0 || this.log.children.length > 0;
+    this.log.setAttribute("aria-live", "polite"); // from now on: what is new, not what was there
     this.onRead(this);
   }
 
@@ -133,6 +131,7 @@ export class Conversation {
       const found = await ask(sessionPath(this.key, `conversation?before=${this.first}&limit=${PAGE}`));
       const made = this.entriesOf(found);
       const height = this.place.scrollHeight - this.place.scrollTop;
+      this.log.setAttribute("aria-live", "off");
       this.log.prepend(...made);
       this.drawTurns(found.turns);
       this.setEarlier(found.earlier);
@@ -191,6 +190,11 @@ export class Conversation {
     const left = this.segments.map((one) => one.text).join("").trim();
     const isCut = turns.some((one) => (one.stopped || one.error) && !this.ended.has(one.runId));
     if (left && isCut) this.log.append(partialEntry(left));
+    this.dropStream();
+  }
+
+  /** Pieces may be missing: what comes now is shown, and the whole answer when it is finished. */
+  dropStream() {
     this.segments = [];
     this.streams.replaceChildren();
   }
@@ -285,11 +289,3 @@ export class Conversation {
 }
 
 export const isWorking = (chat) => ["running", "failing", "needs an answer"].includes(chat?.status);
-
-function askCard(item) {
-  const inbox = link({ view: "inbox", session: "", task: "", tab: "activity" });
-  return h("div", { class: "ask", "data-key": itemKey(item), role: "group", "aria-label": ASKS[item.kind] ?? item.kind },
-    h("p", {}, h("strong", { text: ASKS[item.kind] ?? item.kind }), item.label ? h("span", { text: ` · ${item.label}` }) : null),
-    h("p", { class: "ask-text", text: firstLine(item.detail.args?.command ?? item.text) }),
-    h("a", { class: "ask-link", href: inbox, "data-local": true, text: "Decide in the Inbox" }));
-}
