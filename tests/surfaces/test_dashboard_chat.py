@@ -21,6 +21,7 @@ from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, Tr
 from clutch.surfaces.http_client import session_path
 from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import Served, Slow, served
 from tests.surfaces.test_dashboard import DEEP, free_port, gateway, opened, violations
 from tests.surfaces.test_page import HOSTILE, is_live
@@ -67,6 +68,14 @@ class Talker(Slow):
         return written
 
 
+@pytest.fixture(autouse=True)
+def patience() -> Iterator[None]:
+    """A busy machine makes no test fail: only a state that never comes does."""
+    expect.set_options(timeout=1000 * PATIENCE_S)
+    yield
+    expect.set_options(timeout=5000)  # that of Playwright
+
+
 def put(db: Served, *pieces: str | None) -> None:
     for piece in pieces:
         db.loop.call_soon_threadsafe(db.models.pieces.put_nowait, piece)
@@ -93,7 +102,7 @@ def show(page: Page, db: Served, session: str = MAIN) -> None:
 
 
 def composer(page: Page) -> Locator:
-    return page.get_by_role("textbox", name="Message", exact=True)
+    return page.get_by_role("textbox", name="Message to the agent")
 
 
 def say(page: Page, text: str) -> None:
@@ -182,6 +191,7 @@ def test_stop_asks_before_it_stops_subagents(db: Served, page: Page) -> None:
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("1 subagent of this conversation is running")
     dialog.get_by_role("button", name="Stop").click()
+    expect(dialog).to_have_count(0)
     expect(page.locator(".entry-system")).to_have_text("Stopped.")
     expect(page.locator(".spawn")).to_have_attribute("data-status", "running")
     say(page, "/stop")
@@ -245,7 +255,7 @@ def test_a_spawn_card_lives_until_its_result_is_delivered(db: Served, page: Page
     (item,) = db.client.get("/v1/inbox")["items"]
     db.client.post(f"/v1/inbox/{item['id']}", {"decision": "reject", "text": "no", "hash": item["hash"]})
     expect(ask).to_have_count(0)
-    expect(cards.filter(has_text="result delivered")).to_have_count(3, timeout=20_000)
+    expect(cards.filter(has_text="result delivered")).to_have_count(3)
     delivered = page.locator(".entry-delivered li")
     expect(delivered.filter(has_text="slow one")).to_have_text("Result of slow one delivered · done")
     expect(answered(page, "Read.").first).to_be_visible()
@@ -433,19 +443,19 @@ def test_a_conversation_survives_kill_9_with_no_lost_and_no_doubled_message(
             is_live(page)
             say(page, "Survey the folder")
             cards = page.locator(".spawn[data-task]")
-            expect(cards).not_to_have_count(0, timeout=20_000)
+            expect(cards).not_to_have_count(0)
             page.evaluate("window.isSamePage = true")
             os.kill(running.pid, signal.SIGKILL)
-            expect(page.locator("html")).to_have_attribute("data-connection", "lost", timeout=10_000)
+            expect(page.locator("html")).to_have_attribute("data-connection", "lost")
             say(page, "are you back?")
             expect(page.locator(".composer .said")).to_contain_text("Not confirmed yet")
             expect(composer(page)).to_have_value("are you back?")
         with gateway(home, port):
-            expect(page.locator("#connection")).to_have_text("Live", timeout=20_000)
-            expect(composer(page)).to_have_value("", timeout=20_000)
+            expect(page.locator("#connection")).to_have_text("Live")
+            expect(composer(page)).to_have_value("")
             expect(bubbles(page)).to_have_text(["Survey the folder", "are you back?"])
             finished = page.locator(".spawn[data-status=done]").filter(has_text="result delivered")
-            expect(finished).to_have_count(cards.count(), timeout=60_000)
+            expect(finished).to_have_count(cards.count())
             expect(page.locator(".turn-state")).to_be_hidden(timeout=20_000)
             assert page.evaluate("window.isSamePage")
             seqs = "(all) => all.map((one) => one.dataset.seq).filter(Boolean)"
@@ -463,15 +473,17 @@ def test_hostile_texts_stay_texts(db: Served, page: Page) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     sent(db, "\n".join(HOSTILE))
+    settled(db)
     sent(db, f"use {HOSTILE[1]}")
+    settled(db)
     sent(db, f"delegate {HOSTILE[9][:60].replace('=', '-')}=quick; {HOSTILE[2][:30].replace('=', '-')}=quick")
     expect(page.locator(".spawn")).to_have_count(2)
     expect(page.locator(".call code")).to_have_text(HOSTILE[1])
-    expect(page.locator(".spawn").filter(has_text="result delivered")).to_have_count(2, timeout=20_000)
+    expect(page.locator(".spawn").filter(has_text="result delivered")).to_have_count(2)
     composer(page).fill("pieces")
     composer(page).press("Enter")
     put(db, *(f"{one}\n\n" for one in HOSTILE), None)
-    expect(page.locator(".streamed")).to_have_count(0, timeout=20_000)
+    expect(page.locator(".streamed")).to_have_count(0)
     say(page, f"/{'<img src=x onerror=window.ran=1>'}")
     page.goto(f"{db.clutch.url}/?view=chat&session=<img src=x onerror=window.ran=1>")
     expect(page.locator(".chat-head")).to_contain_text("<img")
@@ -560,6 +572,7 @@ def test_axe_finds_nothing(
         page.get_by_role("button", name="Stop").click()
         violations(page)
         page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
         expect(page.locator(".entry-system")).to_be_visible()
         violations(page)
         page.goto(f"{db.clutch.url}/?view=chat")

@@ -39,7 +39,7 @@ export class Composer {
     this.conversation = conversation;
     this.key = conversation.key;
     this.draft = readDraft(this.key);
-    this.text = h("textarea", { id: "composer", rows: 1, "aria-label": "Message", "aria-describedby": "composer-help", placeholder: "Message…", value: this.draft.text });
+    this.text = h("textarea", { id: "composer", rows: 1, "aria-label": "Message to the agent", "aria-describedby": "composer-help", placeholder: "Message the agent…", value: this.draft.text });
     this.said = h("p", { class: "said", role: "status" });
     this.sendButton = h("button", { type: "submit", class: "primary", text: "Send" });
     this.stopButton = button("Stop", () => this.stop(), { class: "danger-text", hidden: true });
@@ -49,7 +49,7 @@ export class Composer {
       h("p", { class: "composer-foot" }, this.said, h("small", { id: "composer-help", class: "quiet keys", text: "⏎ send · ⇧⏎ new line · @ file · / command" })));
     this.node.addEventListener("submit", (event) => { event.preventDefault(); this.submit(); });
     this.text.addEventListener("keydown", (event) => this.pressed(event));
-    this.text.addEventListener("input", () => { this.keep(); this.grow(); if (!this.isSending) put(this.said, ""); });
+    this.text.addEventListener("input", () => { this.keep(); this.grow(); if (!this.isSending) this.setSending(false, ""); });
     requestAnimationFrame(() => this.grow());
   }
 
@@ -111,7 +111,7 @@ export class Composer {
       const said = connection.failed(error);
       const isLost = error instanceof Unreachable && Boolean(this.draft.text);
       if (this.draft.text && !isLost) { this.draft.key = null; this.keep(); } // refused: a changed text is another message
-      this.setSending(isLost, isLost ? "Not confirmed yet. It is sent once, when the gateway answers." : said);
+      this.setSending(isLost, isLost ? "Not confirmed yet. It is sent once, when the gateway answers." : said, !isLost);
     }
   }
 
@@ -120,8 +120,9 @@ export class Composer {
     if (this.draft.key && this.draft.text) await this.send();
   }
 
-  setSending(isSending, said) {
+  setSending(isSending, said, isError = false) {
     this.isSending = isSending;
+    this.said.classList.toggle("error", isError);
     this.text.readOnly = this.sendButton.disabled = isSending;
     put(this.said, said);
   }
