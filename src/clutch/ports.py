@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Handed, Side
 from clutch.core.messages import Answer, Call, Transcript, Usage
 from clutch.core.model import Definition, Hook, Thinking, ToolOffer
+from clutch.core.rate_limit import ProviderLimit
 from clutch.core.session_tools import SessionCall
 from clutch.core.spawn import SpawnRequest
 
@@ -148,6 +149,10 @@ class Limiter(Protocol):
 
     def waits(self) -> Mapping[str, Waits]:
         """By provider."""
+        ...
+
+    def limits(self) -> Mapping[str, ProviderLimit]:
+        """By provider: what is in use, what is allowed, and until when no call is sent."""
         ...
 
 

@@ -97,7 +97,7 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
         [failed],
         stuck,
         "t_2",
-        3620.0,
+        now=3620.0,
     )
     assert text.splitlines() == [
         't_2 "survey": done',
@@ -113,7 +113,9 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
 
 def test_a_moment_of_another_day_says_which() -> None:
     stuck = Blocker(Gate.DEAD_LETTER, 3500.0, BlockingSession(2, "k"), until=3500.0 + 7 * 86_400)
-    text = why_text("t_2", [move(Phase.QUEUED, Phase.RUNNING, Reason.STARTED)], [], stuck, "t_2", 90_000.0)
+    text = why_text(
+        "t_2", [move(Phase.QUEUED, Phase.RUNNING, Reason.STARTED)], [], stuck, "t_2", now=90_000.0
+    )
     assert "  1970-01-01 00:00:00 UTC  Started." in text
     assert "it expires at 1970-01-08 00:58:20 UTC" in text
 
@@ -138,7 +140,7 @@ def test_a_delivery_names_the_session_that_it_reached() -> None:
         7,
     )
     assert "  00:00:00 UTC  Delivered to agent:main:main." in why_text(
-        "t_2", [line], [reached], None, "t_2", 0.0
+        "t_2", [line], [reached], None, "t_2", now=0.0
     )
 
 
@@ -155,4 +157,4 @@ def test_a_letter_within_the_tree_has_no_route_to_speak_of() -> None:
     told = DeliveryAttempt(
         "k", "agent:a", 1, "requester", "", (), Reason.QUEUED, "queued", 1, 0.0, None, "delivered", "", 5, 7
     )
-    assert "(nested; parent): delivered" in why_text("t_2", [], [told], None, "t_2", 0.0)
+    assert "(nested; parent): delivered" in why_text("t_2", [], [told], None, "t_2", now=0.0)

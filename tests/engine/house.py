@@ -164,7 +164,7 @@ class House:
     async def open(self) -> int:
         rights = rights_text(root_rights(AgentGrant(depth_max=self.policy.limits.depth_max)))
         self.main = await self.db.alone(
-            sessions.open_session, 1, "agent:main:main", "main", rights, "terminal:x", "."
+            sessions.open_session, sessions.NewMain(1, "agent:main:main", "main", rights, "terminal:x", ".")
         )
         return self.main
 
@@ -183,7 +183,7 @@ class House:
             )
             for n in range(count)
         ]
-        await self.db.tx(self.main, spawn, self.policy, self.main, self.main, None, orders)
+        await self.db.tx(self.main, spawn, self.policy, self.main, self.main, orders)
 
     def tool(self, name: str, run: Callable[[], Awaitable[str]], *, replay_safe: bool = False) -> None:
         async def function(arguments: Anything, context: ToolContext) -> str:

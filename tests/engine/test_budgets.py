@@ -131,8 +131,8 @@ async def asked(house: House, count: int = 1) -> list[PendingQuestion]:
 
 
 async def answer(house: House, question: PendingQuestion, decision: Decision, text: str = "") -> None:
-    known = (house.policy, question.id, decision, text, question.hash, "person")
-    await house.db.alone(messages.answer, *known)
+    known = (house.policy, question.id, decision, text)
+    await house.db.alone(messages.answer, *known, seen_hash=question.hash, actor="person")
 
 
 async def counted(house: House) -> int:

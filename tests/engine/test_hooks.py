@@ -111,8 +111,10 @@ async def place(
     )
     async with running as engine:
         rights = rights_text(root_rights(AgentGrant(depth_max=1)))
-        made = (engine.services.ids.next(), "agent:main:main", "main", rights, "chat:ada", ".")
-        yield Place(engine, await engine.db.alone(sessions.open_session, *made))
+        made = sessions.NewMain(
+            engine.services.ids.next(), "agent:main:main", "main", rights, "chat:ada", "."
+        )
+        yield Place(engine, await engine.db.alone(sessions.open_session, made))
 
 
 def listening(*names: Hook, to: list[dict[str, Any]]) -> HookRegistry:

@@ -79,8 +79,8 @@ async def asked(house: House, count: int = 1) -> list[PendingQuestion]:
 
 
 async def decide(house: House, question: PendingQuestion, decision: Decision, text: str = "") -> None:
-    known = (house.policy, question.id, decision, text, question.hash, "person")
-    await house.db.alone(messages.answer, *known)
+    known = (house.policy, question.id, decision, text)
+    await house.db.alone(messages.answer, *known, seen_hash=question.hash, actor="person")
 
 
 def last_results(house: House, words: str = "do child") -> tuple[Result, ...]:
@@ -286,7 +286,7 @@ async def test_steered_child_never_makes_the_call_it_asked_for(build: Build) -> 
     house, desk = await opened(build, uses(("pay", {})), "did something else")
     await asked(house)
     task = await house.task("child")
-    await house.db.alone(messages.steer, house.policy, task.id, "steer:1", "do not pay", "person")
+    await house.db.alone(messages.steer, house.policy, task.id, "steer:1", "do not pay", actor="person")
     await house.until_quiet()
     assert desk.done == []
     assert await house.db.read(questions.waiting) == []

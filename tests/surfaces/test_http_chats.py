@@ -88,6 +88,12 @@ def test_an_unknown_session_is_not_created_by_reading_it(db: Served) -> None:
         conversation(db, "agent:main:chat:nothing")
     assert db.client.get(session_path("agent:main:chat:nothing", "files"), prefix="")["files"] == []
     assert db.client.get("/v1/chats")["chats"] == []
+    for _ in range(2):
+        db.client.post("/v1/sessions/agent:main:chat:nothing")
+    found = conversation(db, "agent:main:chat:nothing")
+    assert (found["messages"], found["chat"]["head"], found["chat"]["lastLine"]) == ([], 0, "")
+    with pytest.raises(ClutchError, match="there is no agent 'nobdy'"):
+        db.client.post("/v1/sessions/agent:nobdy:main")
 
 
 def test_files_are_added_only_if_the_client_asks_for_it(db: Served, tmp_path: Path) -> None:

@@ -87,9 +87,11 @@ class Explorer:
         migrate(self.db, dialect.SCHEMA)
         self.db.control("BEGIN")
         rights = rights_text(root_rights(AgentGrant(depth_max=2)))
-        self.tx(sessions.open_session, R, "agent:main:main", "main", rights, "terminal:x", ".")
-        self.tx(workers.register, self.worker, 1e9, "host", 1, "0")
-        self.tx(wake.say, POLICY, R, "person", LetterKind.USER, "go")
+        self.tx(
+            sessions.open_session, sessions.NewMain(R, "agent:main:main", "main", rights, "terminal:x", ".")
+        )
+        self.tx(workers.register, self.worker, 1e9, "host", 1, version="0")
+        self.tx(wake.say, POLICY, R, "person", LetterKind.USER, body="go")
         try:
             self._visit()
         finally:
@@ -163,7 +165,7 @@ class Explorer:
         self.crashes += 1
         self.tx(workers.bury, self.worker)
         self.worker += 1
-        self.tx(workers.register, self.worker, 1e9, "host", 1, "0")
+        self.tx(workers.register, self.worker, 1e9, "host", 1, version="0")
         self.owned.clear()
 
     def _step(self, session_id: int) -> None:
@@ -244,8 +246,8 @@ class Explorer:
 
     # ---- the store -----------------------------------------------------------------------------------
 
-    def tx(self, fn: Callable[..., Tx[Any]], *args: Any) -> Any:
-        outcome = self.db.run(lambda now: fn(now, *args), NOW)
+    def tx(self, fn: Callable[..., Tx[Any]], *args: Any, **named: Any) -> Any:
+        outcome = self.db.run(lambda now: fn(now, *args, **named), NOW)
         if outcome.error is not None:
             raise outcome.error
         return outcome.value

@@ -1,9 +1,9 @@
 """The actions on tasks, messages and items of the inbox, each declared once: see `ApiAction`, at the end.
 
-HTTP paths, MCP tools, Python handles and their remote client are made from the declarations, so a new verb needs its
-transaction, its method here and one line. The parameters of an action are the fields of its body, its answer is the
-return type of `run`, its description the docstring of `run`. Who may do what to which task is
-decided by `core/authority.py` inside the transaction; `scope` only says what a token needs to be asked at all.
+HTTP paths, MCP tools, slash commands, Python handles and their remote client are made from the declarations, so a new
+verb needs its transaction, its method here and one line. The parameters of an action are the fields of its body, its
+answer is the return type of `run`, its description the docstring of `run`. Who may do what to which task is decided by
+`core/authority.py` inside the transaction; `scope` only says what a token needs to be asked at all.
 """
 
 from __future__ import annotations

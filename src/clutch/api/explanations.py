@@ -49,11 +49,22 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
         "text": "\n".join(
             (
                 why_text(
-                    headline(found.task), found.timeline, found.attempts, found.stuck, number, now, state
+                    headline(found.task),
+                    found.timeline,
+                    found.attempts,
+                    found.stuck,
+                    number,
+                    now=now,
+                    state=state,
                 ),
                 *_failure(found.task, number, state),
                 *(
-                    unsent_line(ids_rules.message_id(one.id), f"{one.channel}:{one.target}", *one[5:9])
+                    unsent_line(
+                        ids_rules.message_id(one.id),
+                        f"{one.channel}:{one.target}",
+                        *one[5:8],
+                        attempts=one.attempts,
+                    )
                     for one in found.unsent
                 ),
             )

@@ -176,21 +176,21 @@ class Gateway:
         """Open a session: a deleted one is empty, an archived one has its transcript. Raises InvalidInput for a new
         session of an agent that is not configured, which is a typing mistake."""
         services, root = self.services, await self._root(session)
-        opened = await self._alone(usage.open_root, services.policy, *root)
-        if services.policy.heartbeat_of(root[2]) is not None:
+        opened = await self._alone(usage.open_root, services.policy, root)
+        if services.policy.heartbeat_of(root.agent_id) is not None:
             await self._alone(wake.arm, services.policy)
         await self._alone(control.open_main, services.policy, opened)
         return opened
 
-    async def _root(self, session: str) -> tuple[int, str, str, str, str, str]:
-        """Return the parameters of a new session for `usage.open_root`. Raises InvalidInput."""
+    async def _root(self, session: str) -> sessions.NewMain:
+        """Raises InvalidInput."""
         services, parsed = self.services, self._parsed(session)
         number, agent_id, agents = services.ids.next(), parsed.agent_id, known_agents(services.policy)
         if agent_id not in agents and not await services.db.read(transcripts.is_known, session):
             raise InvalidInput("session", f"there is no agent {agent_id!r}{ids.hint(agent_id, agents)}")
         rights = authority.to_text(root_rights(services.policy.grant(agent_id)))
         route, workspace = f"{LOCAL_CHANNEL}:{parsed}", services.policy.workspace_of(agent_id) or "."
-        return number, session, agent_id, rights, route, workspace
+        return sessions.NewMain(number, session, agent_id, rights, route, workspace)
 
     # ---- main sessions -------------------------------------------------------------------------------
 
@@ -219,7 +219,9 @@ class Gateway:
             await self._tx(receiver, outbox.post, receiver, f"command:{letter}", route, said)
         elif not await self._is_for_a_child(session, letter, text):
             self._check_accepts()
-            await self._tx(receiver, wake.say_once, services.policy, receiver, letter, kind, text, route)
+            await self._tx(
+                receiver, wake.say_once, services.policy, receiver, letter, kind, body=text, route=route
+            )
         return letter
 
     async def with_files(self, text: str, session: str) -> str:
@@ -252,9 +254,8 @@ class Gateway:
         return True
 
     async def _hear(self, thread: Route, letter: str, text: str) -> None:
-        await self._alone(
-            messages.heard_in_thread, self.services.policy, *sessions.name(thread), letter, text
-        )
+        where = sessions.name(thread)
+        await self._alone(messages.heard_in_thread, self.services.policy, where, letter, text)
 
     async def command(
         self, line: str, session: str, key: str | None, caller: OperatorCaller = CHAT_OPERATOR

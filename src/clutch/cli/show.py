@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
@@ -229,7 +230,9 @@ def _show_unsent(said: Mapping[str, Any]) -> None:
 
     for one in said["unsent"]:
         where = f"{one['channel']}:{one['target']}"
-        print_text(unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], one["attempts"]))
+        print_text(
+            unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], attempts=one["attempts"])
+        )
 
 
 def _point_to_replies(state: Path | None, page: Mapping[str, Any]) -> None:
@@ -394,21 +397,25 @@ class UsageGroupingOption(StrEnum):
     AGENT = "agent"
     MODEL = "model"
     DAY = "day"
+    TREE = "tree"
 
 
 @looks.command()
 def cost(
     by: Annotated[UsageGroupingOption, typer.Option(help="Group by.")] = UsageGroupingOption.ROOT,
+    hours: Annotated[
+        float | None, typer.Option(help="Only calls of the last hours.", show_default=False)
+    ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tokens and the cost of model calls.
 
-    Works without a gateway.
+    Days are counted in the time zone of this terminal. Works without a gateway.
 
     Example: clutch cost --by day"""
     with answering("cost", as_json=as_json), source(state) as here:
-        said = here.usage(by.value)
+        said = here.usage(by.value, hours, _utc_offset_minutes())
         total = added_up(said["usage"])
         if as_json:
             print_object("cost", {**said, "total": total})
@@ -421,6 +428,13 @@ def cost(
             print(_line("total", _figures(total)))
         else:
             say("No model calls yet.")
+        for one in said["unpriced"]:
+            used = f", {tokens(one['tokens'])} tokens" if one["tokens"] else ""
+            say(f"cost unknown: {visible(one['model'], NAME_CELLS)}, {counted(one['calls'], 'call')}{used}")
+
+
+def _utc_offset_minutes() -> int:
+    return round((datetime.now().astimezone().utcoffset() or timedelta()).total_seconds() / 60)
 
 
 def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

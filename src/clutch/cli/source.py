@@ -60,7 +60,7 @@ class Source(Protocol):
 
     def inbox(self) -> Object: ...
 
-    def usage(self, by: str) -> Object: ...
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object: ...
 
 
 class GatewaySource:
@@ -102,8 +102,9 @@ class GatewaySource:
     def inbox(self) -> Object:
         return self._get("/v1/inbox")
 
-    def usage(self, by: str) -> Object:
-        return self._get("/v1/usage", by=by)
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
+        period = {} if hours is None else {"hours": hours}
+        return self._get("/v1/usage", by=by, utcOffsetMinutes=utc_offset_minutes, **period)
 
     def _get(self, path: str, **query: Any) -> Object:
         got: Object = self._client.get(path, **query)
@@ -154,8 +155,8 @@ class OfflineSource:
     def inbox(self) -> Object:
         return self._read(self._reads.inbox, self._who)
 
-    def usage(self, by: str) -> Object:
-        return self._read(self._reads.usage, by)
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
+        return self._read(self._reads.usage, by, hours, utc_offset_minutes)
 
     def _read(self, fn: Callable[..., Any], *args: Any) -> Object:
         got: Object = self._look(fn, *args)

@@ -537,7 +537,7 @@ def may_have_arrived(error: Exception) -> bool:
     return isinstance(error, (SendUnsure, *_CUT)) or not isinstance(error, ConnectionError)
 
 
-def unsent_line(message_id: str, where: str, text: str, outcome: str, error: str, attempts: int) -> str:
+def unsent_line(message_id: str, where: str, text: str, outcome: str, error: str, *, attempts: int) -> str:
     """A message that is not sent again by itself, why, and what can be done. `where`: its channel and target."""
     why = visible(error, ERROR_CHARS_SHOWN)
     became = {

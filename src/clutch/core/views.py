@@ -160,7 +160,7 @@ class DeliveryView:
     cause: Reason = Reason.NONE
     attempts: int = 0  #: made so far, the one that succeeded included
     next_at: float | None = None
-    at: float | None = None  #: when it was delivered
+    at: float | None = None  #: when it was delivered, or given up
     detail: str = ""  #: of an unsure delivery: the channel, and what happened
 
     @property

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from clutch.contain import contained
 from clutch.core import compaction, ids, spawn
 from clutch.core.agents import OnInvalidModel
+from clutch.core.health import ConfigReport
 from clutch.core.messages import Usage
 from clutch.core.model import Definition, Hook, ToolOffer
 from clutch.core.policy import Policy
@@ -141,6 +142,8 @@ class Services:
     problems: Callable[[], Sequence[OperatorNotice]] = (
         tuple  #: what the operator should know of this process now
     )
+    #: what of the config file is in force; None: this process does not know a config
+    config_report: Callable[[], ConfigReport | None] = lambda: None
     external_runs: dict[int, ExternalRun] = field(
         default_factory=dict
     )  #: foreign code at work here, by session

@@ -122,6 +122,7 @@ def let_go(
     message: OutboxMessage,
     outcome: SendOutcome,
     error: str,
+    *,
     due_at: float | None = None,
 ) -> Tx[bool]:
     """A send without success: due again, or never (None). False: as above."""
@@ -367,7 +368,13 @@ def spawned(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[None]:
 
 
 def removed(
-    now: float, policy: Policy, task_id: int, session_key: str, reason: RemovalReason, workspace: str | None
+    now: float,
+    policy: Policy,
+    task_id: int,
+    session_key: str,
+    reason: RemovalReason,
+    *,
+    workspace: str | None,
 ) -> Tx[None]:
     """For memory systems: what they know of this session has no source any more."""
     if Hook.REMOVED in policy.hooks:

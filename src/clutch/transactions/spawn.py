@@ -364,8 +364,9 @@ def spawn(
     policy: Policy,
     session_id: int,
     root_id: int,
-    fence: int | None,
     orders: Sequence[ChildRequest],
+    *,
+    fence: int | None = None,
 ) -> Tx[list[Accepted | SpawnRefusal]]:
     """`fence`: the caller's run; None when a person or a program spawns in the session's name."""
     if root_id != session_id:
@@ -435,19 +436,11 @@ def _known(session_id: int, idems: list[str]) -> Tx[dict[str, tuple[Accepted, st
         " LEFT JOIN sessions s ON s.id = t.id WHERE t.requester_id = ? AND t.idem {any}",
         (session_id, idems),
     )
-    return {idem: _found(*row) for idem, *row in rows}
+    return {row[0]: _found(row[1:]) for row in rows}
 
 
-def _found(
-    task_id: int,
-    key: str | None,
-    label: str,
-    phase: str,
-    workspace: str | None,
-    model: str | None,
-    thinking: str | None,
-    spec: str,
-) -> tuple[Accepted, str]:
+def _found(row: Row) -> tuple[Accepted, str]:
+    task_id, key, label, phase, workspace, model, thinking, spec = row
     asked = json.loads(spec)
     context = Context(asked.get("context", Context.ISOLATED))
     is_spawning = phase == Phase.SPAWNING

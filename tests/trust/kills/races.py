@@ -112,9 +112,11 @@ async def _prepare(race: Race) -> list[int]:
     async with _open(race) as db:
         for number in range(race.rounds):
             key = f"agent:main:chat:round-{number}"
-            root = await db.alone(sessions.open_session, ids.next(), key, "main", rights, None, ".")
+            root = await db.alone(
+                sessions.open_session, sessions.NewMain(ids.next(), key, "main", rights, None, ".")
+            )
             filling = [_order(ids, f"filling-{place}", place) for place in range(LIMIT - 1)]
-            await db.tx(root, spawn, POLICY, root, root, None, filling)
+            await db.tx(root, spawn, POLICY, root, root, filling)
             requesters.append(root)
     return requesters
 
@@ -152,14 +154,14 @@ async def _race(race: Race, number: int, requesters: Sequence[int], barrier: Bar
 
 
 async def _spawn(db: Database, requester: int, order: ChildRequest) -> bool:
-    (answer,) = await db.tx(requester, spawn, POLICY, requester, requester, None, [order])
+    (answer,) = await db.tx(requester, spawn, POLICY, requester, requester, [order])
     return isinstance(answer, Accepted)
 
 
 async def _check_then_insert(db: Database, requester: int, order: ChildRequest) -> bool:
     if await db.read(_children, requester) >= LIMIT:
         return False
-    (answer,) = await db.tx(requester, spawn, BOUNDLESS, requester, requester, None, [order])
+    (answer,) = await db.tx(requester, spawn, BOUNDLESS, requester, requester, [order])
     return isinstance(answer, Accepted)
 
 

@@ -125,7 +125,8 @@ class Life:
             key = str(ids.chat_key("main", name))
             workspace = str(self.assignment.directory / "files")
             root = await db.alone(
-                sessions.open_session, services.ids.next(), key, "main", rights, "terminal:story", workspace
+                sessions.open_session,
+                sessions.NewMain(services.ids.next(), key, "main", rights, "terminal:story", workspace),
             )
             await db.tx(root, inbox.post, root, f"user:{name}", LetterKind.USER, job)
             self.log.say(posted=name)
@@ -134,7 +135,7 @@ class Life:
             ChildRequest(idem, services.ids.next(), services.ids.uuid4(), SpawnRequest(job), place)
             for place, (idem, job) in enumerate(CLIENT_JOBS.items())
         ]
-        told = await db.tx(roots[-1], spawn, POLICY, roots[-1], roots[-1], None, orders)
+        told = await db.tx(roots[-1], spawn, POLICY, roots[-1], roots[-1], orders)
         for order, answer in zip(orders, told, strict=True):
             assert isinstance(answer, Accepted), answer
             self.client.accepted(order.idem, [ids.task_id(answer.task_id)])
@@ -153,7 +154,7 @@ class Life:
 
     async def _steer(self, db: Database, task_id: int) -> None:
         try:
-            await db.alone(messages.steer, POLICY, task_id, f"steer:{task_id}", STEERED, "client")
+            await db.alone(messages.steer, POLICY, task_id, f"steer:{task_id}", STEERED, actor="client")
         except control.NotPossible:
             self.log.say(too_late="steer", task=ids.task_id(task_id))
 

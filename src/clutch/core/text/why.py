@@ -332,11 +332,12 @@ def why_text(
     attempts: Sequence[DeliveryAttempt],
     stuck: Blocker | None,
     task: str,
+    *,
     now: float,
     state: str | None = None,
 ) -> str:
     """`state`: as the commands in it name it."""
-    return "\n".join(_lines(headline, timeline, attempts, stuck, task, now, state))
+    return "\n".join(_lines(headline, timeline, attempts, stuck, task, now=now, state=state))
 
 
 def _lines(
@@ -345,6 +346,7 @@ def _lines(
     attempts: Sequence[DeliveryAttempt],
     stuck: Blocker | None,
     task: str,
+    *,
     now: float,
     state: str | None,
 ) -> Iterator[str]:

@@ -170,7 +170,7 @@ HEADERS = {
 def files() -> dict[str, tuple[bytes, str]]:
     """Return content and media type by path. A view is a file: adding one adds its path."""
     found: dict[str, tuple[bytes, str]] = {}
-    top = resources.files("clutch.surfaces.web")
+    top = resources.files("clutch.surfaces").joinpath("web")
     for folder, names in (("", top), ("views/", top.joinpath("views"))):
         for one in names.iterdir():
             ending = one.name.rpartition(".")[2]

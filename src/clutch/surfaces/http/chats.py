@@ -47,6 +47,17 @@ async def list_chats(ask: Ask) -> Reply[chats.Chats]:
     return Reply(await ask.app.read(chats.listed))
 
 
+class OpenedSession(TypedDict):
+    sessionKey: str
+
+
+@route("POST", "/v1/sessions/{key}")
+async def open_session(ask: Ask) -> Reply[OpenedSession]:
+    """Open a main session, so that a client can follow it before its first message. An open one stays as it is."""
+    await ask.app.gateway.session(ask.path["key"])
+    return Reply({"sessionKey": ask.path["key"]})
+
+
 @route("GET", "/v1/sessions/{key}/conversation")
 async def conversation(ask: Ask[ActionBody, ConversationQuery]) -> Reply[chats.ConversationObject]:
     """The newest messages of a main session, or those `before` or `after` a number, in order.
@@ -72,4 +83,4 @@ async def commands(ask: Ask) -> Reply[CommandNames]:
     return Reply({"commands": [{"name": name, "usage": one.usage} for name, one in COMMANDS.items()]})
 
 
-ENTRIES = (list_chats, conversation, files, commands)
+ENTRIES = (list_chats, open_session, conversation, files, commands)

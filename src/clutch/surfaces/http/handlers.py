@@ -16,8 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from starlette.responses import JSONResponse, Response
 
-from clutch import __version__
-from clutch.api import objects, reads, views
+from clutch.api import inbox_objects, objects, reads, views
 from clutch.api.actions import ACTIONS, ActionBody, ChatMessage, InThread, Until, Words
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
@@ -36,10 +35,9 @@ from clutch.core.policy import Policy
 from clutch.errors import DiskFull, Forbidden, InvalidInput
 from clutch.surfaces.http.auth import BROWSER_PATH, PROOF_PATH, cookie_name, cookie_of
 from clutch.surfaces.http.routes import Ask, Body, PageQuery, Query, Reply, action_route, route
-from clutch.transactions import delivery, idempotency, messages, workers
-from clutch.transactions.read import tasks, transcripts
+from clutch.transactions import delivery, idempotency, messages
+from clutch.transactions.read import transcripts
 from clutch.transactions.read.lists import LIMIT_MAX, ListState
-from clutch.transactions.read.tasks import By
 from clutch.transactions.workers import Working
 
 WAIT_S_MAX = 60.0
@@ -159,7 +157,9 @@ async def list_sessions(ask: Ask[ActionBody, SessionsQuery]) -> Reply[objects.Se
     """Sessions, the latest active first."""
     query, rules = ask.query, ask.app.gateway.services.policy.history
     active_s = None if query.active_minutes is None else 60 * query.active_minutes
-    lines = await ask.app.read(transcripts.sessions, ask.caller, rules, (), query.limit, active_s)
+    lines = await ask.app.read(
+        transcripts.sessions, ask.caller, rules, kinds=(), limit=query.limit, active_s=active_s
+    )
     return Reply(views.sessions(lines))
 
 
@@ -283,49 +283,7 @@ async def delete(ask: Ask[ActionBody, DeleteQuery]) -> Reply[objects.Deleted]:
 
 
 # --------------------------------------------------------------------------------------------------
-# The gateway itself: health, usage, agents.
-
-DATABASE_S = 2.0  #: a health check reports a database that does not answer
-
-
-@route("GET", "/v1/health", answer=objects.Health)
-async def healthy(ask: Ask) -> Reply[objects.HealthDocument]:
-    """Whether the gateway is well: its version, its database, and how much is running, queued and undelivered."""
-    services, leaving = ask.app.gateway.services, ask.app.gateway.leaving
-    is_ending = services.stopping.is_set() or (leaving is not None and leaving.is_draining)
-    try:
-        async with asyncio.timeout(DATABASE_S):
-            found = await ask.app.read(workers.health)
-    except TimeoutError as error:
-        raise Problem("unavailable", f"the database has not answered for {DATABASE_S:g} s") from error
-    return Reply(
-        {
-            "status": "draining" if is_ending else "ok",
-            "version": __version__,
-            "schema": found.schema,
-            "database": "sqlite" if services.lives is None else "postgresql",
-            "workers": found.workers,
-            "running": found.running,
-            "queued": found.queued,
-            "undelivered": found.undelivered,
-            "model": None if services.check_model is None else services.policy.model_of(MAIN),
-            "problems": views.problems(services.problems()),
-            "pulses": {
-                name: {"at": views.moment(beat.at), "everySeconds": beat.period_s}
-                for name, beat in services.pulses.beats.items()
-            },
-        }
-    )
-
-
-class UsageQuery(Query):
-    by: By = By.ROOT
-
-
-@route("GET", "/v1/usage")
-async def usage(ask: Ask[ActionBody, UsageQuery]) -> Reply[objects.Spending]:
-    """Tokens and cost by root session, agent, model or day."""
-    return Reply(views.spending(ask.query.by, await ask.app.read(tasks.spending, ask.query.by)))
+# The gateway itself: its agents and its files. Health and costs are in `health.py`.
 
 
 @route("GET", "/v1/agents")
@@ -458,7 +416,7 @@ async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[objects.GatewayProof]
 ENTRIES = (
     list_tasks, one, tree, task_transcript, why, replay, file, result, receipt, wait,
     list_sessions, session_transcript, delete, say, in_thread, hear, halt, command, notify, wake, settled,
-    openapi, healthy, usage, agents, sweep, stop, drain, code, let_in, proof,
+    openapi, agents, sweep, stop, drain, code, let_in, proof,
 )  # fmt: skip
 
 
@@ -556,15 +514,16 @@ _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 
 @route("GET", "/v1/inbox", tool="inbox")
-async def inbox(ask: Ask) -> Reply[objects.Inbox]:
+async def inbox(ask: Ask) -> Reply[inbox_objects.Inbox]:
     """Everything that waits for a decision: approvals, questions, plans, budgets."""
-    return Reply(await ask.app.read(reads.inbox, ask.who))
+    return Reply(await ask.app.read(reads.inbox, ask.who, ask.app.gateway.services.policy))
 
 
 @route("GET", "/v1/inbox/{id}")
-async def inbox_item(ask: Ask) -> Reply[objects.Item]:
+async def inbox_item(ask: Ask) -> Reply[inbox_objects.Item]:
     """One item of the inbox: by its id, or by the task or session that asks, in any form of a target."""
-    return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"]))
+    policy = ask.app.gateway.services.policy
+    return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"], policy))
 
 
 ACTION_ENTRIES = (spawn, inbox, inbox_item, *map(action_route, ACTIONS))

@@ -82,8 +82,9 @@ def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
 async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
     """Answer requests until it is cancelled."""
     tokens = Tokens(home, gateway.services.policy.serving, sockets[0].getsockname()[1])
-    overviews = Overviews(gateway)
-    app = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, overviews, named_state(home))
+    feed = Feed(gateway)
+    overviews = Overviews(gateway, feed)
+    app = AppState(gateway, feed, asyncio.Event(), tokens.browsers, overviews, named_state(home))
     mcp = Mount(app)
     served = make_app(app, tokens, mcp, names)
     server = Server(_config(served))
@@ -95,13 +96,13 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     await server.startup(sockets=sockets)
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(app.feed.run())
+            group.create_task(feed.run())
             group.create_task(overviews.run())
             group.create_task(mcp.run())
             group.create_task(tokens.watch())
     finally:
         app.closing.set()  # requests that wait and streams end now
-        app.feed.wake()
+        feed.wake()
         await _stop(server, sockets)
 
 

@@ -1,15 +1,25 @@
 // The state of the page is its address: view, filters, selected task and tab. A link shows what its sender saw, and the
 // back button takes back the last step. What is not in the address is not kept.
 
-const DEFAULTS = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity" };
+export const DEFAULTS = {
+  view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity",
+  item: "", // of the inbox
+  by: "day", // of costs
+};
 const listeners = new Set();
 
 function read() {
   const given = new URLSearchParams(location.search);
-  return Object.fromEntries(Object.entries(DEFAULTS).map(([name, usual]) => [name, given.get(name) ?? usual]));
+  const found = Object.fromEntries(Object.entries(DEFAULTS).map(([name, usual]) => [name, given.get(name) ?? usual]));
+  // Undelivered results were a filter of the list before they had a view. The code of a sign-in stays behind the `#`.
+  if (found.view !== "tasks" || found.state !== "undelivered") return found;
+  current = { ...found, view: "undelivered", state: "" };
+  history.replaceState(history.state, "", link({}) + location.hash);
+  return current;
 }
 
-let current = read();
+let current = null;
+current = read();
 
 export const at = () => current;
 

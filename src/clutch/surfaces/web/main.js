@@ -8,12 +8,20 @@ import { connection } from "/web/connection.js";
 import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
 import { chatView } from "/web/views/chat.js";
+import { costsView } from "/web/views/costs.js";
+import { healthView } from "/web/views/health.js";
+import { inboxView } from "/web/views/inbox.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
+import { undeliveredView } from "/web/views/undelivered.js";
 
 const VIEWS = [
   tasksView,
+  inboxView,
   chatView,
+  costsView,
+  undeliveredView,
+  healthView,
 ];
 let shown = null;
 

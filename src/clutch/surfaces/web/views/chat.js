@@ -69,6 +69,7 @@ async function load() {
 function openSession() {
   const key = at().session;
   side.parentElement?.classList.toggle("has-conversation", Boolean(key));
+  connection.showLive("chat", key);
   if (open?.key === key && pane.contains(open.conversation.node)) return;
   open?.conversation.close();
   open = null;
@@ -99,9 +100,9 @@ connection.on("chat", (chat) => {
 connection.on(LIVE, (data, name) => { if (open && isHere() && data.taskId === null && data.sessionKey === open.key) open.conversation.live(name, data); });
 const drawAsks = () => { if (open && isHere()) open.conversation.around(() => open.conversation.drawAsks()); };
 onInbox(drawAsks);
-store.onTasks(drawAsks); // an item belongs to this conversation if its task does
 store.onOverview((overview) => { if (isHere()) followInbox(overview); });
 onMove((now, before) => {
+  if (now.view !== "chat") connection.showLive("chat", "");
   if (now.view !== "chat" || before.view !== "chat" || now.session === before.session) return;
   openSession();
   refresh();

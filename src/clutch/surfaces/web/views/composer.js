@@ -96,6 +96,7 @@ export class Composer {
     const line = text.trim();
     this.setSending(true, "Sending");
     try {
+      if (!this.conversation.chat) await this.openSession();
       if (isCommand(line)) {
         const { text: answer } = await post(sessionPath(this.key, "command"), { line }, key);
         this.conversation.say(`${line}\n${answer}`);
@@ -113,6 +114,13 @@ export class Composer {
       if (this.draft.text && !isLost) { this.draft.key = null; this.keep(); } // refused: a changed text is another message
       this.setSending(isLost, isLost ? "Not confirmed yet. It is sent once, when the gateway answers." : said, !isLost);
     }
+  }
+
+  /** The stream names the sessions whose text it brings, and can name only one that exists. */
+  async openSession() {
+    await post(`/v1/sessions/${encodeURIComponent(this.key)}`);
+    connection.showLive("chat", "");
+    connection.showLive("chat", this.key);
   }
 
   /** The gateway answers again: send what it has not confirmed. */

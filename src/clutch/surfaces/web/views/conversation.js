@@ -2,8 +2,9 @@
 //
 // The gateway has the truth: entries of the transcript, by number, and messages that the agent has not read yet. Each
 // read returns both as of one moment and continues after the last known entry, so after a reconnect nothing is missing
-// or doubled. The event `chat` of the page's stream says that there is something new; the text that a model writes at
-// this moment comes with the same stream. A stream of its own would only bring the same events a second time.
+// or doubled. The event `chat` of the page's stream says that there is something new. The text that a model writes at
+// this moment comes with the same stream, whose parameter `live` names the sessions that the page shows: a stream of its
+// own would be one more connection, and its events would have no order with those of the first.
 
 import { ask, Refused } from "/web/api.js";
 import { inboxItems, itemKey } from "/web/cards.js";
@@ -226,7 +227,7 @@ export class Conversation {
 
   /** Decisions that this agent or its subagents wait for. */
   drawAsks() {
-    const mine = inboxItems().filter((item) => item.sessionKey === this.key || store.task(item.taskId)?.rootKey === this.key);
+    const mine = inboxItems().filter((item) => item.path.some((one) => one.sessionKey === this.key));
     const known = new Map([...this.asks.children].map((one) => [one.dataset.key, one]));
     arrange(this.asks, mine.map((item) => known.get(itemKey(item)) ?? askCard(item)));
   }

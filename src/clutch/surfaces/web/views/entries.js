@@ -2,6 +2,7 @@
 // results of subagents where they were delivered, and lines of the page itself.
 
 import { link } from "/web/address.js";
+import { titleOf } from "/web/carddetail.js";
 import { itemKey } from "/web/cards.js";
 import { h } from "/web/dom.js";
 import { clock, moment } from "/web/format.js";
@@ -15,8 +16,6 @@ const PERSON = ["user", "request"];
 const FROM_CHILDREN = ["announce", "plan", "news"];
 const OUTCOMES = { ok: "done", error: "failed", timeout: "timed out", killed: "killed", lost: "lost" };
 const TITLES = { task: "Task", instruction: "Instruction", decision: "Decision", note: "Note of the runtime", heartbeat: "Heartbeat", peer: "Message of another agent", announce: "Results of subagents", plan: "Plan of a subagent", news: "News of a subagent" };
-
-const ASKS = { approval: "Approval needed", question: "Answer needed", plan: "Plan to approve", budget: "Budget decision needed" };
 
 export const isPerson = (message) => message.kind === "input" && PERSON.includes(message.body.source);
 
@@ -98,8 +97,8 @@ export const partialEntry = (text) => h("article", { class: "entry-agent partial
 /** A decision that waits, in short. It is made in the Inbox, where everything about it is shown. */
 export function askCard(item) {
   const inbox = link({ view: "inbox", session: "", task: "", tab: "activity" });
-  return h("div", { class: "ask", "data-key": itemKey(item), role: "group", "aria-label": ASKS[item.kind] ?? item.kind },
-    h("p", {}, h("strong", { text: ASKS[item.kind] ?? item.kind }), item.label ? h("span", { text: ` · ${item.label}` }) : null),
+  return h("div", { class: "ask", "data-key": itemKey(item), role: "group", "aria-label": titleOf(item) },
+    h("p", {}, h("strong", { text: titleOf(item) }), item.label ? h("span", { text: ` · ${item.label}` }) : null),
     h("p", { class: "ask-text", text: firstLine(item.detail.args?.command ?? item.text) }),
     h("a", { class: "ask-link", href: inbox, "data-local": true, text: "Decide in the Inbox" }));
 }

@@ -39,6 +39,7 @@ async function show() {
   const { task: id, tab } = at();
   document.body.classList.toggle("has-panel", Boolean(id));
   place.hidden = !id;
+  connection.showLive("panel", tab === "activity" ? id : null);
   if (!id) { shown = null; return place.replaceChildren(); }
   if (shown?.id !== id) {
     shown = { id, tab: null, update: null, parts: null };
