@@ -397,6 +397,18 @@ class TaskFiles(Protocol):
         ...
 
 
+class Mentions(Protocol):
+    """Files that a user mentions in a message with `@path`, beneath the workspace of the agent."""
+
+    async def with_files(self, text: str, root: str) -> str:
+        """Return the message with the text of each file. Raises InvalidInput for one that may not be read."""
+        ...
+
+    async def names(self, root: str, prefix: str) -> list[str]:
+        """Return what may complete a mention. Raises InvalidInput for a path outside of the workspace."""
+        ...
+
+
 class ResultFiles(Protocol):
     """Large tool results, one directory per session, out of reach for every other session."""
 

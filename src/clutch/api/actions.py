@@ -92,6 +92,11 @@ class Words(ActionBody):
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage(Words):
+    files: bool = False
+
+
 # A message in a thread of a channel is no action, but it is checked and sent as one.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InThread(Words):

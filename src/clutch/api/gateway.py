@@ -48,7 +48,7 @@ from clutch.store.transaction import Keys, TxFunction
 from clutch.transactions import control, messages, outbox, sessions, task_files, usage, wake, workers
 from clutch.transactions import delivery as delivery_tx
 from clutch.transactions.outbox import PendingReply
-from clutch.transactions.read import tasks, transcripts
+from clutch.transactions.read import chats, tasks, transcripts
 from clutch.transactions.read.targets import Standpoint
 
 T = TypeVar("T")
@@ -223,6 +223,24 @@ class Gateway:
                 receiver, wake.say_once, services.policy, receiver, letter, kind, body=text, route=route
             )
         return letter
+
+    async def with_files(self, text: str, session: str) -> str:
+        """Return the message with the files of the workspace that it mentions. Raises InvalidInput."""
+        mentions = self.services.mentions
+        if mentions is None or is_command(text):
+            return text
+        return await mentions.with_files(text, await self._workspace(session))
+
+    async def file_names(self, session: str, prefix: str) -> list[str]:
+        """Return what may complete `@` in a message to this session, also before the session exists."""
+        mentions = self.services.mentions
+        return [] if mentions is None else await mentions.names(await self._workspace(session), prefix)
+
+    async def _workspace(self, session: str) -> str:
+        """A session keeps the workspace it was opened with."""
+        agent_id = self._parsed(session).agent_id
+        known = await self.services.db.read(chats.workspace_of, session)
+        return known or self.services.policy.workspace_of(agent_id) or "."
 
     async def _is_for_a_child(self, session: str, letter: str, text: str) -> bool:
         """Whether this chat is the thread of a child, which reads the message then."""

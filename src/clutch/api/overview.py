@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from clutch.api import views
+from clutch.api.chats import ChatFollower
 from clutch.api.feed import Feed, FeedBatch, FeedEvent, FeedWatcher
 from clutch.core import ids
 from clutch.core.agents import MAIN, OFFLINE
@@ -52,6 +53,7 @@ class Overviews:
         self._stepped: set[int] = set()  #: sessions with a step since their ancestors were sent
         self._watchers: set[FeedWatcher] = set()
         self._sent = ""
+        self._chats = ChatFollower(gateway, self._watchers)
         self._main_calls = 0  # of main agents, which have no task whose progress would be sent
 
     @contextmanager
@@ -59,6 +61,7 @@ class Overviews:
         """Send each new overview to the watcher."""
         self._watchers.add(watcher)
         self._sent = ""  # the watcher begins with `current`, not with what the others were sent
+        self._chats.begin_anew()
         try:
             yield
         finally:
@@ -72,6 +75,7 @@ class Overviews:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_changes())
             group.create_task(self._follow_steps())
+            group.create_task(self._chats.run())
 
     async def _follow_steps(self) -> None:
         """Send the tasks whose runs have made a step. A slow read lengthens the pause after it."""

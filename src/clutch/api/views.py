@@ -245,7 +245,7 @@ def result(found: ResultView) -> objects.ResultObject:
 
 
 def transcript(page: Transcript) -> objects.Messages:
-    return {"messages": [_line(line) for line in page.lines], "next": page.next}
+    return {"messages": [message(line) for line in page.lines], "next": page.next}
 
 
 def sessions(lines: Sequence[SessionLine]) -> objects.Sessions:
@@ -263,7 +263,7 @@ def _session(line: SessionLine) -> objects.Session:
     }
 
 
-def _line(line: TranscriptEntry) -> objects.Message:
+def message(line: TranscriptEntry) -> objects.Message:
     return {
         "seq": line.seq,
         "at": moment(line.at),

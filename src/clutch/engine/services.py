@@ -32,6 +32,7 @@ from clutch.ports import (
     Channel,
     Hooks,
     Lives,
+    Mentions,
     ModelRequest,
     Models,
     OperatorNotice,
@@ -120,6 +121,7 @@ class Services:
     channels: Mapping[str, Channel] = field(default_factory=lambda: MappingProxyType({}))
     workspaces: Workspaces | None = None  #: without it no child gets a workspace of its own
     files: TaskFiles | None = None  #: without it no child is given files, and none hands any over
+    mentions: Mentions | None = None  #: without it `@path` in a message is plain text
     results: ResultFiles | None = None  #: without it the middle of a large tool result is lost
     lives: Lives | None = None
     refresh: Callable[[], Awaitable[None]] | None = (

@@ -56,6 +56,7 @@ from clutch.tools.child_workspaces import LocalWorkspaces
 from clutch.tools.import_guard import GUARD
 from clutch.tools.mcp import McpServer
 from clutch.tools.mcp.server import diagnosed
+from clutch.tools.mentions import WorkspaceMentions
 from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.lifetime import wait_until_hidden
 from clutch.tools.sandbox.policy import Sandbox
@@ -382,7 +383,6 @@ async def running_engine(
         own_tools = _own_tools(stack, tools)
         is_sandboxed = own_tools is not None and own_tools.is_sandboxed
         policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_sandboxed))
-        planted = await asyncio.to_thread(finish, home / COMMANDS)
         services = Services(
             db=db,
             models=models,
@@ -398,13 +398,14 @@ async def running_engine(
             channels=channels,
             workspaces=LocalWorkspaces(place_of(home, WORKSPACES, database), is_sandboxed=is_sandboxed),
             files=LocalTaskFiles(place_of(home, TASKS, database)),
+            mentions=WorkspaceMentions(),
             results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,
             refresh=own_tools.ready if own_tools is not None and own_tools.has_servers else None,
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
             whole_model=str if router is None else router.resolved,
-            problems=partial(_problems, own_tools, planted),
+            problems=partial(_problems, own_tools, await asyncio.to_thread(finish, home / COMMANDS)),
         )
         if own_tools is not None and own_tools.has_servers:
             await own_tools.open(StoredPins(services))

@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema
 from starlette.responses import JSONResponse, Response
 
 from clutch.api import inbox_objects, objects, reads, views
-from clutch.api.actions import ACTIONS, ActionBody, InThread, Until, Words
+from clutch.api.actions import ACTIONS, ActionBody, ChatMessage, InThread, Until, Words
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
 from clutch.api.slash import MAIN_SESSION
@@ -185,9 +185,12 @@ async def session_transcript(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.M
 
 
 @route("POST", "/v1/sessions/{key}/messages", status=202)
-async def say(ask: Ask[Words]) -> Reply[objects.LetterObject]:
-    """A person's message to a main agent; a slash command is carried out instead."""
-    letter = await ask.app.gateway.say(ask.body.text, ask.path["key"], ask.key, ask.caller)
+async def say(ask: Ask[ChatMessage]) -> Reply[objects.LetterObject]:
+    """A person's message to a main agent; a slash command is carried out instead. With `files` the text of each file
+    that it mentions as `@path` is added, beneath the agent's workspace."""
+    gateway, key = ask.app.gateway, ask.path["key"]
+    text = await gateway.with_files(ask.body.text, key) if ask.body.files else ask.body.text
+    letter = await gateway.say(text, key, ask.key, ask.caller)
     return Reply({"letterId": letter})
 
 

@@ -7,6 +7,7 @@ import { at, follow, onMove } from "/web/address.js";
 import { connection } from "/web/connection.js";
 import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
+import { chatView } from "/web/views/chat.js";
 import { costsView } from "/web/views/costs.js";
 import { healthView } from "/web/views/health.js";
 import { inboxView } from "/web/views/inbox.js";
@@ -18,6 +19,7 @@ import { undeliveredView } from "/web/views/undelivered.js";
 const VIEWS = [
   tasksView,
   inboxView,
+  chatView,
   costsView,
   undeliveredView,
   healthView,
