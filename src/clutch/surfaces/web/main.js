@@ -7,6 +7,7 @@ import { at, follow, onMove } from "/web/address.js";
 import { connection } from "/web/connection.js";
 import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
+import { startTabs } from "/web/tabs.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
 
@@ -25,6 +26,7 @@ function show() {
 
 document.addEventListener("click", follow);
 startFrame(VIEWS);
+startTabs(VIEWS);
 startPanel();
 onMove((now, before) => {
   if (viewOf(now) === viewOf(before)) return;

@@ -8,6 +8,7 @@ import { openDialog } from "/web/dialogs.js";
 import { doing, elapsed, money, usedTokens } from "/web/format.js";
 import { messageBox } from "/web/message.js";
 import * as store from "/web/store.js";
+import { closeControl } from "/web/tabs.js";
 import { activityTab } from "/web/views/activity.js";
 import { wouldStop } from "/web/views/batch.js";
 import { detailsTab } from "/web/views/details.js";
@@ -65,7 +66,7 @@ async function fetchTask(id) {
   }
 }
 
-const closeButton = () => button("Close", close, { class: "close", "aria-label": "Close the task" });
+const closeButton = () => closeControl(close);
 
 function build(task) {
   const tabs = Object.entries(TABS).map(([name, [title]]) =>
