@@ -14,7 +14,8 @@ from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 from tests.surfaces.served import Served, served
 from tests.surfaces.test_dashboard import DEEP, Families, family, opened, violations
-from tests.surfaces.test_page import CARD, row, spawned
+from tests.surfaces.test_page import CARD, is_live, row, spawned
+from tests.surfaces.typed import typed
 
 WIDTH, HEIGHT = 390, 844
 KEYBOARD = 340  #: what the keyboard of a phone leaves of the height
@@ -126,7 +127,9 @@ def test_a_task_is_a_sheet_over_the_whole_screen_with_a_way_back(db: Served, pho
     expect(phone.get_by_role("button", name="New task")).to_have_count(0)
     fits(phone)
     back = panel.get_by_role("button", name="Back")
-    assert (back.bounding_box() or {})["x"] < WIDTH / 4
+    place = back.bounding_box()
+    assert place is not None
+    assert place["x"] < WIDTH / 4
     back.click()
     expect(panel).to_be_hidden()
     expect(row(phone, "first child")).to_be_visible()
@@ -176,7 +179,7 @@ def test_every_view_fits_a_phone_and_axe_finds_nothing(
     spawned(db, f"x {LONG_WORD}", LONG_LABEL)
     spawned(db, "ask openly", LONG_WORD[:64])
     size = {"width": WIDTH, "height": HEIGHT}
-    with opened(browser, db, viewport=size, color_scheme=scheme, has_touch=True) as page:  # type: ignore[arg-type]
+    with opened(browser, db, viewport=size, color_scheme=scheme, has_touch=True) as page:
         expect(page.locator(CARD)).to_have_count(2)
         expect(page.get_by_role("button", name="Approve")).to_be_enabled()
         for name in names(page):
@@ -199,3 +202,33 @@ def test_every_view_fits_a_phone_and_axe_finds_nothing(
             expect(page.locator("#more-views")).to_be_visible()
             violations(page)
     db.let_go()
+
+
+# ---- devices ---------------------------------------------------------------------------------------------
+
+
+def test_a_revoked_device_loses_its_open_page_and_the_others_stay(
+    db: Served, browser: Browser, phone: Page
+) -> None:
+    go_to(phone, "devices")
+    mine = phone.locator(".devices > li")
+    expect(mine).to_have_count(1)
+    expect(mine).to_contain_text("This device")
+    expect(mine).to_contain_text("Chrome on Linux")
+    with browser.new_context() as other:
+        lost = other.new_page()
+        lost.goto(typed("open", "--print", "--json", state=db.home).body["url"])
+        is_live(lost)
+        go_to(phone, "tasks")
+        go_to(phone, "devices")
+        expect(mine).to_have_count(2)
+        foreign = mine.filter(has_not_text="This device")
+        foreign.get_by_role("button", name="Revoke").click()
+        phone.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(mine).to_have_count(1)
+        expect(lost.locator("#connection")).to_have_text("Signed out")
+        expect(lost.get_by_role("alert")).to_contain_text("clutch open")
+    is_live(phone)
+    mine.get_by_role("button", name="Revoke").click()
+    phone.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(phone.locator("#connection")).to_have_text("Signed out")

@@ -230,6 +230,8 @@ ROOT: Mapping[str, To] = {
     "gateway.requestsBurst": To("policy.serving.requests_burst"),
     "gateway.browserCode": To("policy.serving.code_s"),
     "gateway.browserSession": To("policy.serving.browser_s"),
+    "gateway.phoneCode": To("policy.serving.phone_code_s"),
+    "gateway.phoneSession": To("policy.serving.phone_s"),
     "worker.lease": To("policy.work.lease_s"),
     "worker.held": To("policy.work.held_s"),
     "worker.tick": To("policy.work.tick_s"),

@@ -10,13 +10,14 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from clutch.api.problems import Problem
-from clutch.surfaces.http import completions, events, handlers, metrics
+from clutch.surfaces.http import completions, devices, events, handlers, metrics
 from clutch.surfaces.http.auth import AuthMiddleware, Tokens, refusal
 from clutch.surfaces.http.routes import AppState, HttpRoute, Replays, endpoint
 
 ENTRIES: tuple[HttpRoute, ...] = (
     *handlers.ENTRIES,
     *handlers.ACTION_ENTRIES,
+    *devices.ENTRIES,
     *events.ENTRIES,
     *metrics.ENTRIES,
     *completions.ENTRIES,

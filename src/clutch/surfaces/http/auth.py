@@ -73,12 +73,14 @@ class Tokens:
 
     def __init__(self, home: Path, rules: Serving, port: int) -> None:
         self._home, self._rules = home, rules
-        self._inside: dict[str, set[asyncio.Task[object]]] = {}
+        #: Requests under way: the token of each, and the device it came from, if it was one.
+        self._inside: dict[asyncio.Task[object], tuple[str, str | None]] = {}
         self._buckets: dict[str, Bucket] = {}
         self._files: list[str] = []
         self._looked: list[tuple[int, int]] | None = None
         self._callers: Mapping[str, OperatorCaller] = {}
         self.browsers = Browsers(rules, port, home / SESSIONS_FILE)
+        self.browsers.on_end = self._end_device
 
     def callers(self) -> Mapping[str, OperatorCaller]:
         """Return the callers; read again when the directory or one of its tokens has changed."""
@@ -98,24 +100,35 @@ class Tokens:
         return wait_s
 
     @contextmanager
-    def inside(self, token: str) -> Iterator[None]:
+    def inside(self, token: str, device: str | None) -> Iterator[None]:
         task = asyncio.current_task()
         assert task is not None, "a request is answered in a task"
-        others = self._inside.setdefault(token, set())
-        others.add(task)
+        self._inside[task] = token, device
         try:
             yield
         finally:
-            others.discard(task)
+            self._inside.pop(task, None)
+
+    def is_valid(self, token: str, device: str | None) -> bool:
+        """Return whether requests with this token, from this device, are answered."""
+        return token in self.callers() and (device is None or self.browsers.is_device(device))
+
+    def _end_device(self, device: str) -> None:
+        """End the requests of a device that was signed out; the one that asked for it is answered."""
+        for task, (_, mine) in list(self._inside.items()):
+            if mine == device and task is not asyncio.current_task():
+                task.cancel()
 
     async def watch(self) -> None:
         """End the requests of tokens that are not valid any more."""
         while True:
             await asyncio.sleep(LOOK_S)
-            inside = [token for token, tasks in self._inside.items() if tasks]
-            for token in set(inside).difference(self.callers() if inside else ()):
-                self._buckets.pop(token, None)
-                for task in self._inside.pop(token):
+            if not self._inside:
+                continue
+            for task, (token, device) in list(self._inside.items()):
+                if not self.is_valid(token, device):
+                    self._buckets.pop(token, None)
+                    self._inside.pop(task, None)
                     task.cancel()
 
 
@@ -130,6 +143,7 @@ def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
 
 CALLER = "clutch.caller"  #: in the scope: who asks, as the server knows it
 TOKEN = "clutch.token"  #: ... and by which token  # noqa: S105
+DEVICE = "clutch.device"  #: ... and the id of the browser that is signed in; None for other clients
 BROWSER_PATH = "/v1/browser/session"  #: where a one-time code is changed for a cookie, and nowhere else
 PROOF_PATH = (
     "/v1/browser/proof"  #: where a page asks whether this is its gateway, before it sends anything else
@@ -175,19 +189,23 @@ class AuthMiddleware:
                 return await shown(scope, receive, send)
             token, scope[CALLER] = self._caller(scope, headers)
             scope[TOKEN] = token
+            scope[DEVICE] = (
+                None if "authorization" in headers else self._tokens.browsers.visited(cookie_of(headers))
+            )
             self._check_pace(token)
         except Problem as problem:
             await refusal(problem)(scope, receive, send)
             return
-        with self._visits.one(), self._tokens.inside(token):
+        with self._visits.one(), self._tokens.inside(token, scope[DEVICE]):
             await self._until_shown_out(token, scope, receive, send)
 
     async def _until_shown_out(self, token: str, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Answer the request. When its token is changed meanwhile, a response that has begun is ended in form."""
+        """Answer the request. When its token or its device is not valid any more, a response that has begun is ended in
+        form."""
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
-            if token in self._tokens.callers():
+            if self._tokens.is_valid(token, scope[DEVICE]):
                 raise
             with suppress(RuntimeError):  # nothing was said yet
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

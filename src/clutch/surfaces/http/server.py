@@ -22,6 +22,7 @@ from clutch.surfaces.discovery import named_state
 from clutch.surfaces.http.app import make_app
 from clutch.surfaces.http.auth import Tokens
 from clutch.surfaces.http.routes import WIRE, AppState
+from clutch.surfaces.listen import reach_of
 from clutch.surfaces.mcp import Mount
 
 if TYPE_CHECKING:
@@ -83,7 +84,9 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     """Answer requests until it is cancelled."""
     tokens = Tokens(home, gateway.services.policy.serving, sockets[0].getsockname()[1])
     overviews = Overviews(gateway)
-    app = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, overviews, named_state(home))
+    reach = reach_of(names, sockets)
+    shared = (gateway, Feed(gateway), asyncio.Event(), tokens.browsers, overviews)
+    app = AppState(*shared, reach, tokens.callers, named_state(home))
     mcp = Mount(app)
     served = make_app(app, tokens, mcp, names)
     server = Server(_config(served))

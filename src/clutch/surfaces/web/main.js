@@ -8,10 +8,14 @@ import { connection } from "/web/connection.js";
 import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
 import { startTabs } from "/web/tabs.js";
+import { devicesView } from "/web/views/devices.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
 
-const VIEWS = [tasksView];
+const VIEWS = [
+  tasksView,
+  devicesView,
+];
 let shown = null;
 
 const viewOf = (address) => VIEWS.find((one) => one.name === address.view) ?? VIEWS[0];
