@@ -226,14 +226,27 @@ def _make_room(known: dict[str, Any], most: int) -> None:
 # A page reads its data from the API with its cookie. Its content policy runs our own scripts only and loads nothing
 # from elsewhere, whatever a model may have written into a label.
 
-MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-PAGES = {"page.html": "/", "docs.html": "/v1/docs"}
+MEDIA = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "webmanifest": "application/manifest+json",
+}
+#: A service worker is in charge of the paths beside it and below: this one of the whole page.
+PAGES = {
+    "page.html": "/",
+    "docs.html": "/v1/docs",
+    "sw.js": "/sw.js",
+    "manifest.webmanifest": "/manifest.webmanifest",
+}
 HEADERS = {
     **PRIVATE,
     "connection": "close",  # as for every client without a token
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        " manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",

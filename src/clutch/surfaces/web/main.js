@@ -7,6 +7,7 @@ import { at, follow, onMove } from "/web/address.js";
 import { connection } from "/web/connection.js";
 import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
+import { startWorker } from "/web/push.js";
 import { startTabs } from "/web/tabs.js";
 import { devicesView } from "/web/views/devices.js";
 import { startPanel } from "/web/views/panel.js";
@@ -31,6 +32,7 @@ function show() {
 document.addEventListener("click", follow);
 startFrame(VIEWS);
 startTabs(VIEWS);
+startWorker();
 startPanel();
 onMove((now, before) => {
   if (viewOf(now) === viewOf(before)) return;
