@@ -32,6 +32,7 @@ class GatewayProof(TypedDict):
 class DeviceObject(TypedDict):
     id: str  #: for `revoke`; it opens nothing
     name: str  #: the family of the browser and its system
+    hasPush: bool  #: it is notified
     isPhone: bool  #: paired with `clutch open --phone`
     isThis: bool  #: the caller's own
     pairedAt: Moment
@@ -48,6 +49,14 @@ class ReachObject(TypedDict):
 class Devices(TypedDict):
     devices: list[DeviceObject]
     reach: ReachObject
+
+
+class PushKeyObject(TypedDict):
+    publicKey: str  #: for `applicationServerKey` of a browser, in base64url
+
+
+class PushState(TypedDict):
+    status: Literal["on", "off", "queued"]
 
 
 class Revoked(TypedDict):

@@ -232,6 +232,8 @@ ROOT: Mapping[str, To] = {
     "gateway.browserSession": To("policy.serving.browser_s"),
     "gateway.phoneCode": To("policy.serving.phone_code_s"),
     "gateway.phoneSession": To("policy.serving.phone_s"),
+    "gateway.pushHosts": To("policy.serving.push_hosts"),
+    "gateway.pushContact": To("policy.serving.push_contact"),
     "worker.lease": To("policy.work.lease_s"),
     "worker.held": To("policy.work.held_s"),
     "worker.tick": To("policy.work.tick_s"),

@@ -361,6 +361,10 @@ class Serving:
         600.0  #: Validity of a one-time link for a phone: it is scanned, and typed if need be.
     )
     phone_s: float = 30 * 86400.0  #: Time a phone stays signed in.
+    #: Push services besides those with a public name and TLS, each host:port. For a push service of your own.
+    push_hosts: frozenset[str] = frozenset()
+    #: Address of the operator for push services: mailto: or https:.
+    push_contact: str = "mailto:clutch@example.org"
 
     def __post_init__(self) -> None:
         check(self)

@@ -20,6 +20,7 @@ from clutch.core.agents import OnInvalidModel
 from clutch.core.messages import Usage
 from clutch.core.model import Definition, Hook, ToolOffer
 from clutch.core.policy import Policy
+from clutch.core.push import PushKey, Subscription
 from clutch.core.spawn import SpawnRequest
 from clutch.engine import output_schema
 from clutch.engine.external_run import ExternalRun
@@ -42,7 +43,7 @@ from clutch.ports import (
     Workspaces,
 )
 from clutch.store.transaction import Database
-from clutch.transactions import mcp_tools, workers
+from clutch.transactions import mcp_tools, push, workers
 
 # --------------------------------------------------------------------------------------------------
 # New numbers and new secrets. Numbers come from a block the database gave to this process alone.
@@ -121,6 +122,7 @@ class Services:
     files: TaskFiles | None = None  #: without it no child is given files, and none hands any over
     results: ResultFiles | None = None  #: without it the middle of a large tool result is lost
     lives: Lives | None = None
+    new_push_key: Callable[[], PushKey] | None = None  #: without it no device is notified
     refresh: Callable[[], Awaitable[None]] | None = (
         None  #: before each turn: tools of others may have changed
     )
@@ -276,6 +278,22 @@ async def surely(tick_s: float, ask: Callable[[], Awaitable[T]]) -> T:
 
 # --------------------------------------------------------------------------------------------------
 # The approvals of MCP tools, in the store.
+
+
+class StoredSubscriptions:
+    """Implements the port `Subscriptions`."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def key(self) -> PushKey | None:
+        return await self._db.read(push.key)
+
+    async def find(self, device: str) -> Subscription | None:
+        return await self._db.read(push.find, device)
+
+    async def forget(self, device: str) -> None:
+        await self._db.alone(push.forget, [device])
 
 
 class StoredPins:

@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from clutch.api.shutdown import Visits
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.policy import Serving
 from clutch.core.rate_limit import Bucket
-from clutch.errors import UnsafeStateDirectory
+from clutch.errors import StoreError, UnsafeStateDirectory
 from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, read_private
 from clutch.surfaces.http.browser import SESSIONS_FILE, Browsers, page
 
@@ -81,6 +81,8 @@ class Tokens:
         self._callers: Mapping[str, OperatorCaller] = {}
         self.browsers = Browsers(rules, port, home / SESSIONS_FILE)
         self.browsers.on_end = self._end_device
+        self._ended: set[str] = set()  #: devices that are signed out since the last look
+        self._forgotten: frozenset[str] = frozenset()  #: ... and those that the store knows to be so
 
     def callers(self) -> Mapping[str, OperatorCaller]:
         """Return the callers; read again when the directory or one of its tokens has changed."""
@@ -115,21 +117,31 @@ class Tokens:
 
     def _end_device(self, device: str) -> None:
         """End the requests of a device that was signed out; the one that asked for it is answered."""
+        self._ended.add(device)
         for task, (_, mine) in list(self._inside.items()):
             if mine == device and task is not asyncio.current_task():
                 task.cancel()
 
-    async def watch(self) -> None:
-        """End the requests of tokens that are not valid any more."""
+    async def watch(self, forget: Callable[[Collection[str]], Awaitable[None]]) -> None:
+        """End the requests of tokens that are not valid any more, and the notifications of devices that are signed out
+        (`forget`)."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if not self._inside:
-                continue
+            await self._forget_ended(forget)
             for task, (token, device) in list(self._inside.items()):
                 if not self.is_valid(token, device):
                     self._buckets.pop(token, None)
                     self._inside.pop(task, None)
                     task.cancel()
+
+    async def _forget_ended(self, forget: Callable[[Collection[str]], Awaitable[None]]) -> None:
+        ended = self.browsers.signed_out(self.callers()) | self._ended
+        if ended <= self._forgotten:
+            return
+        with suppress(StoreError):  # the next look tries again
+            await forget(ended - self._forgotten)
+            self._forgotten |= ended
+            self._ended -= ended
 
 
 def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:

@@ -161,6 +161,11 @@ class Browsers:
         found = [one for one in self._sessions.values() if one.until > now and _token_of(one, known)]
         return sorted(found, key=lambda one: -one.seen_at)
 
+    def signed_out(self, tokens: Iterable[str]) -> frozenset[str]:
+        """Return the devices whose token is not valid any more."""
+        known = list(tokens)
+        return frozenset(one.id for one in self._sessions.values() if _token_of(one, known) is None)
+
     def is_device(self, device: str) -> bool:
         return any(one.id == device for one in self._sessions.values())
 

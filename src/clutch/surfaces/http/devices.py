@@ -6,7 +6,10 @@ cookie is accepted from our own page only: see `_check_own_page` in `auth.py`.""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from typing import Annotated, Any
+from uuid import uuid4
 
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
@@ -15,9 +18,11 @@ from clutch.api import devices, views
 from clutch.api.actions import ActionBody
 from clutch.api.problems import Problem
 from clutch.core.authority import Scope
+from clutch.core.push import ENDPOINT_CHARS_MAX, Subscription, check_endpoint, check_keys
 from clutch.surfaces.http.auth import BROWSER_PATH, PROOF_PATH, cookie_name, cookie_of
 from clutch.surfaces.http.browser import BrowserSession
 from clutch.surfaces.http.routes import Ask, Body, Query, Reply, route
+from clutch.transactions import outbox, push
 
 
 class CodeBody(Body):
@@ -73,10 +78,10 @@ async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[devices.GatewayProof]
 @route("GET", "/v1/devices")
 async def listed(ask: Ask) -> Reply[devices.Devices]:
     """The browsers and phones that are signed in, the latest seen first, and where a phone can reach the gateway."""
-    reach = ask.app.reach
+    reach, notified = ask.app.reach, await ask.app.read(push.subscribed)
     return Reply(
         {
-            "devices": [_device(ask, one) for one in _own(ask)],
+            "devices": [_device(ask, one, notified) for one in _own(ask)],
             "reach": {"hosts": list(reach.hosts), "addresses": list(reach.addresses), "port": reach.port},
         }
     )
@@ -97,10 +102,11 @@ def _own(ask: Ask[Any, Any]) -> list[BrowserSession]:
     return ask.app.browsers.devices(tokens)
 
 
-def _device(ask: Ask[Any, Any], one: BrowserSession) -> devices.DeviceObject:
+def _device(ask: Ask[Any, Any], one: BrowserSession, notified: Collection[str]) -> devices.DeviceObject:
     return {
         "id": one.id,
         "name": one.name,
+        "hasPush": one.id in notified,
         "isPhone": one.is_phone,
         "isThis": one.id == ask.device,
         "pairedAt": views.moment(one.paired_at),
@@ -109,4 +115,63 @@ def _device(ask: Ask[Any, Any], one: BrowserSession) -> devices.DeviceObject:
     }
 
 
-ENTRIES = (code, let_in, proof, listed, revoke)
+# --------------------------------------------------------------------------------------------------
+# Notifications (Web Push) of the device that asks. A subscription ends with the session of its device.
+
+
+class PushBody(Body):
+    """As the browser's `PushSubscription` says it."""
+
+    endpoint: Annotated[str, Field(max_length=ENDPOINT_CHARS_MAX)]
+    p256dh: Annotated[str, Field(max_length=128)]
+    auth: Annotated[str, Field(max_length=64)]
+
+
+@route("POST", "/v1/devices/push/key", Scope.WRITE)
+async def push_key(ask: Ask) -> Reply[devices.PushKeyObject]:
+    """The public key that a browser subscribes with. It is made when the first device asks."""
+    services = ask.app.gateway.services
+    found = await ask.app.read(push.key)
+    if found is None:
+        if services.new_push_key is None:
+            raise Problem("unavailable", "this gateway sends no notifications")
+        found = await ask.app.write(push.keep_key, await asyncio.to_thread(services.new_push_key))
+    return Reply({"publicKey": found.public})
+
+
+@route("POST", "/v1/devices/push", Scope.WRITE)
+async def push_on(ask: Ask[PushBody]) -> Reply[devices.PushState]:
+    """Notify this device when a task needs a decision and when all tasks are finished, in generic words."""
+    one = Subscription(ask.body.endpoint, ask.body.p256dh, ask.body.auth)
+    check_endpoint(one.endpoint, ask.app.gateway.services.policy.serving.push_hosts)
+    check_keys(one.p256dh, one.auth)
+    mine = _this(ask)
+    await ask.app.write(push.subscribe, mine.id, one, mine.until)
+    return Reply({"status": "on"})
+
+
+@route("DELETE", "/v1/devices/push", Scope.WRITE)
+async def push_off(ask: Ask) -> Reply[devices.PushState]:
+    """Send this device no more notifications."""
+    await ask.app.write(push.forget, [_this(ask).id])
+    return Reply({"status": "off"})
+
+
+@route("POST", "/v1/devices/push/test", Scope.WRITE)
+async def push_test(ask: Ask) -> Reply[devices.PushState]:
+    """Send this device a notification that says that notifications work."""
+    mine = _this(ask)
+    if await ask.app.read(push.find, mine.id) is None:
+        raise Problem("not_found", "this device has no notifications turned on")
+    await ask.app.write(outbox.push_test, mine.id, ask.key or uuid4().hex)
+    return Reply({"status": "queued"})
+
+
+def _this(ask: Ask[Any, Any]) -> BrowserSession:
+    found = next((one for one in ask.app.browsers.devices([ask.token]) if one.id == ask.device), None)
+    if found is None:
+        raise Problem("forbidden", "only a page of a browser that is signed in is notified", rule="device")
+    return found
+
+
+ENTRIES = (code, let_in, proof, listed, revoke, push_key, push_on, push_off, push_test)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from clutch.surfaces.http.auth import Tokens
 from clutch.surfaces.http.routes import WIRE, AppState
 from clutch.surfaces.listen import reach_of
 from clutch.surfaces.mcp import Mount
+from clutch.transactions import push
 
 if TYPE_CHECKING:
     from clutch.api.gateway import Gateway
@@ -89,6 +91,10 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     app = AppState(*shared, reach, tokens.callers, named_state(home))
     mcp = Mount(app)
     served = make_app(app, tokens, mcp, names)
+
+    async def forget(devices: Collection[str]) -> None:
+        await app.write(push.forget, devices)
+
     server = Server(_config(served))
     server.config.load()
     server.config.loaded_app = (
@@ -101,7 +107,7 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
             group.create_task(app.feed.run())
             group.create_task(overviews.run())
             group.create_task(mcp.run())
-            group.create_task(tokens.watch())
+            group.create_task(tokens.watch(forget))
     finally:
         app.closing.set()  # requests that wait and streams end now
         app.feed.wake()

@@ -5,6 +5,7 @@ import { connection } from "/web/connection.js";
 import { button, h, put } from "/web/dom.js";
 import { openDialog } from "/web/dialogs.js";
 import { showNotice } from "/web/frame.js";
+import { pushSection, showPush } from "/web/push.js";
 import { minuteOf } from "/web/format.js";
 
 const list = h("ul", { class: "devices", "aria-label": "Devices" });
@@ -19,7 +20,7 @@ export const devicesView = {
     place.append(h("section", { class: "devices-view", "aria-labelledby": "devices-title" },
       h("h2", { id: "devices-title", text: "Signed-in devices" }),
       h("p", { class: "quiet", text: "Each browser and phone that can open this dashboard. Revoke one that you do not know or have lost." }),
-      list, said,
+      list, said, ...pushSection(),
       h("h2", { text: "Pair a phone" }),
       h("p", {}, "Run ", h("code", { text: "clutch open --phone" }), " in a terminal and scan the code. It works once, within 10 minutes.")));
   },
@@ -29,6 +30,7 @@ async function load() {
   const found = await ask("/v1/devices");
   showNotice("view", "");
   list.replaceChildren(...found.devices.map(card));
+  await showPush(found.devices.some((one) => one.isThis && one.hasPush));
   return null;
 }
 
@@ -41,7 +43,7 @@ function when(moment) {
 function card(device) {
   const title = h("p", { class: "device-name" }, h("strong", { text: device.name }), device.isThis ? h("span", { class: "badge", text: "This device" }) : null);
   const seen = device.isThis ? "now" : when(device.seenAt);
-  const about = h("p", { class: "quiet", text: `${device.isPhone ? "Paired" : "Signed in"} ${when(device.pairedAt)} · last seen ${seen} · expires ${when(device.expiresAt)}` });
+  const about = h("p", { class: "quiet", text: `${device.isPhone ? "Paired" : "Signed in"} ${when(device.pairedAt)} · last seen ${seen} · expires ${when(device.expiresAt)}${device.hasPush ? " · notifications on" : ""}` });
   const revoke = button("Revoke…", () => confirmRevoke(device), { class: "danger-text", "aria-label": `Revoke ${device.name}, ${device.id}` });
   return h("li", { "data-device": device.id }, h("div", {}, title, about), revoke);
 }
