@@ -232,3 +232,20 @@ def test_a_revoked_device_loses_its_open_page_and_the_others_stay(
     mine.get_by_role("button", name="Revoke").click()
     phone.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     expect(phone.locator("#connection")).to_have_text("Signed out")
+
+
+def test_an_installed_app_that_is_signed_out_takes_a_pasted_link(db: Served, browser: Browser) -> None:
+    with browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}) as context:
+        page = context.new_page()
+        page.goto(f"{db.clutch.url}/")
+        expect(page.locator("#connection")).to_have_text("Signed out")
+        go_to(page, "devices")
+        fits(page)
+        violations(page)
+        link = typed("open", "--print", "--json", state=db.home).body["url"]
+        page.get_by_label("One-time link").fill(link)
+        page.get_by_role("button", name="Sign in").click()
+        is_live(page)
+        expect(page.locator(".devices > li")).to_have_count(1)
+        expect(page.get_by_label("One-time link")).to_be_hidden()
+        assert "#" not in page.url

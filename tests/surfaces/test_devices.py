@@ -15,7 +15,7 @@ import segno
 from clutch.core.policy import Serving
 from clutch.errors import InvalidInput
 from clutch.surfaces.http.browser import Browsers
-from clutch.surfaces.listen import Reach, phone_url
+from clutch.surfaces.listen import GatewayReach, phone_url
 from tests.patience import PATIENCE_S
 from tests.security.test_doors import OWN, browser_for
 from tests.surfaces.served import Served, served, write_token
@@ -259,7 +259,7 @@ HERE = "192.168.1.20"
 def test_the_address_for_a_phone_is_one_that_the_gateway_answers_to(
     hosts: tuple[str, ...], addresses: tuple[str, ...], url: str | None
 ) -> None:
-    assert phone_url(Reach(hosts, addresses, 25882), None, HERE) == url
+    assert phone_url(GatewayReach(hosts, addresses, 25882), None, HERE) == url
 
 
 @pytest.mark.parametrize(
@@ -277,4 +277,4 @@ def test_the_address_for_a_phone_is_one_that_the_gateway_answers_to(
 )
 def test_a_public_address_is_a_scheme_a_host_and_a_port(named: str) -> None:
     with pytest.raises(InvalidInput, match="--url"):
-        phone_url(Reach(("a.test",), ("127.0.0.1",), 1), named, None)
+        phone_url(GatewayReach(("a.test",), ("127.0.0.1",), 1), named, None)

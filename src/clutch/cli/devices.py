@@ -15,7 +15,7 @@ from clutch.cli.output import answering, at, command_for, gateway, home_of, now,
 from clutch.core.text.format import duration
 from clutch.errors import InvalidInput, MissingExtra, extra
 from clutch.surfaces.discovery import CONFIG_FILE
-from clutch.surfaces.listen import HERE, Reach, phone_url
+from clutch.surfaces.listen import HERE, GatewayReach, phone_url
 
 UNROUTED = (
     "192.0.2.1",
@@ -28,7 +28,7 @@ def open_phone(state: Path | None, *, url: str | None, as_json: bool) -> None:
     with answering("open", as_json=as_json):
         client, here = gateway(state, is_new_work=True), _address_here()
         said = client.get("/v1/devices")["reach"]
-        reach = Reach(tuple(said["hosts"]), tuple(said["addresses"]), said["port"])
+        reach = GatewayReach(tuple(said["hosts"]), tuple(said["addresses"]), said["port"])
         base = phone_url(reach, url, here)
         if base is None:
             say(_ways(state, here or "192.168.1.20"))
@@ -64,7 +64,7 @@ def _address_here() -> str | None:
     return None
 
 
-def _missing(state: Path | None, reach: Reach) -> str:
+def _missing(state: Path | None, reach: GatewayReach) -> str:
     from clutch.config import load
 
     lacking = [f"gateway.host (now {reach.addresses[0]})"]

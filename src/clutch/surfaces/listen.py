@@ -107,7 +107,7 @@ def _has_token(home: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class GatewayReach:
     """Where a gateway that runs can be reached. `hosts`: `gateway.allowedHosts`. `addresses`: where it listens."""
 
     hosts: tuple[str, ...]
@@ -119,12 +119,12 @@ class Reach:
         return any(not ip_address(one).is_loopback for one in self.addresses)
 
 
-def reach_of(names: frozenset[str], sockets: Sequence[socket.socket]) -> Reach:
+def reach_of(names: frozenset[str], sockets: Sequence[socket.socket]) -> GatewayReach:
     bound = [one.getsockname() for one in sockets]
-    return Reach(tuple(sorted(names - LOOPBACK)), tuple(one[0] for one in bound), bound[0][1])
+    return GatewayReach(tuple(sorted(names - LOOPBACK)), tuple(one[0] for one in bound), bound[0][1])
 
 
-def phone_url(reach: Reach, named: str | None, here: str | None) -> str | None:
+def phone_url(reach: GatewayReach, named: str | None, here: str | None) -> str | None:
     """Return the address at which a phone reaches the gateway; None: there is none. `named`: what the user says that it
     is. `here`: the address of this machine in its network. Raises InvalidInput."""
     if named is not None:
@@ -137,7 +137,7 @@ def phone_url(reach: Reach, named: str | None, here: str | None) -> str | None:
     return f"https://{_bracketed(reach.hosts[0])}" if reach.hosts else None
 
 
-def _checked_url(reach: Reach, named: str) -> str:
+def _checked_url(reach: GatewayReach, named: str) -> str:
     rule = "must be an address such as https://clutch.example.org, without a path"
     try:
         place = urlsplit(named)

@@ -403,7 +403,6 @@ async def running_engine(
             files=LocalTaskFiles(place_of(home, TASKS, database)),
             results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,
-            new_push_key=new_key,
             refresh=own_tools.ready if own_tools is not None and own_tools.has_servers else None,
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
@@ -415,17 +414,18 @@ async def running_engine(
         await surely(policy.work.tick_s, lambda: db.alone(sessions.entitle, services.policy))
         services.frozen_s = stack.enter_context(freeze_watch(clock.now))
         worker = Worker(services, clock, has_leases=database is not None)
-        push = _push_channel(services, clock)
-        await stack.enter_async_context(_at_work(worker, {**channels, PUSH_CHANNEL: push}))
+        await stack.enter_async_context(_at_work(worker, _with_push(channels, services, clock)))
         yield Engine(db, services, worker, clock)
 
 
-def _push_channel(services: Services, clock: Clock) -> PushChannel:
-    """Notifications to devices, at public addresses only."""
+def _with_push(channels: Mapping[str, Channel], services: Services, clock: Clock) -> Mapping[str, Channel]:
+    """Add notifications to devices, which go to public addresses only."""
+    services.new_push_key = new_key
     known = StoredSubscriptions(services.db)
-    return PushChannel(
+    push = PushChannel(
         known, lambda one: is_public(ip_address(one)), clock.now, lambda: services.policy.serving
     )
+    return {**channels, PUSH_CHANNEL: push}
 
 
 def _own_tools(stack: AsyncExitStack, tools: Toolbox) -> AllTools | None:

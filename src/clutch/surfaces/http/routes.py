@@ -47,7 +47,7 @@ from clutch.logs import logger
 from clutch.store.transaction import TxFunction
 from clutch.surfaces.http.auth import CALLER, DEVICE, TOKEN, refusal
 from clutch.surfaces.http.browser import PRIVATE, Browsers
-from clutch.surfaces.listen import Reach
+from clutch.surfaces.listen import GatewayReach
 from clutch.transactions import idempotency
 from clutch.transactions.read.lists import PAGE_MAX
 from clutch.transactions.read.targets import Standpoint
@@ -172,7 +172,7 @@ class AppState:
     closing: asyncio.Event
     browsers: Browsers
     overviews: Overviews
-    reach: Reach
+    reach: GatewayReach
     tokens: Callable[[], Iterable[str]]  #: the valid ones, each time it is asked
     state: str | None = None  #: as printed commands name the state directory; None: they need not
 

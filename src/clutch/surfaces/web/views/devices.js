@@ -3,7 +3,7 @@
 import { ask, post } from "/web/api.js";
 import { connection } from "/web/connection.js";
 import { button, h, put } from "/web/dom.js";
-import { openDialog } from "/web/dialogs.js";
+import { field, openDialog } from "/web/dialogs.js";
 import { showNotice } from "/web/frame.js";
 import { pushSection, showPush } from "/web/push.js";
 import { minuteOf } from "/web/format.js";
@@ -11,18 +11,36 @@ import { minuteOf } from "/web/format.js";
 const list = h("ul", { class: "devices", "aria-label": "Devices" });
 const said = h("p", { class: "said", role: "status" });
 
+// An app on the home screen of an iPhone shares nothing with the browser, and no link opens in it: one is pasted here.
+const pasted = h("input", { type: "url", autocomplete: "off", required: true, placeholder: "https://…/#…" });
+const signIn = h("form", { class: "sign-in", hidden: true }, field("One-time link of `clutch open --phone`", pasted), h("button", { type: "submit", class: "primary", text: "Sign in" }));
+signIn.addEventListener("submit", (event) => {
+  event.preventDefault();
+  location.hash = new URL(pasted.value).hash; // the connection starts with it, as with a link that was opened
+  pasted.value = "";
+});
+const section = h("section", { class: "devices-view", "aria-labelledby": "devices-title" });
+const mark = () => {
+  const isOut = connection.state === "signed out";
+  signIn.hidden = !isOut;
+  section.hidden = isOut;
+};
+connection.onChange(mark);
+
 export const devicesView = {
   name: "devices",
   title: "Devices",
   count: () => null,
   load,
   show(place) {
-    place.append(h("section", { class: "devices-view", "aria-labelledby": "devices-title" },
+    mark();
+    section.replaceChildren(
       h("h2", { id: "devices-title", text: "Signed-in devices" }),
       h("p", { class: "quiet", text: "Each browser and phone that can open this dashboard. Revoke one that you do not know or have lost." }),
       list, said, ...pushSection(),
       h("h2", { text: "Pair a phone" }),
-      h("p", {}, "Run ", h("code", { text: "clutch open --phone" }), " in a terminal and scan the code. It works once, within 10 minutes.")));
+      h("p", {}, "Run ", h("code", { text: "clutch open --phone" }), " in a terminal and scan the code. It works once, within 10 minutes."));
+    place.append(signIn, section);
   },
 };
 
