@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Handed, Side
 from clutch.core.messages import Answer, Call, Transcript, Usage
 from clutch.core.model import Definition, Hook, Thinking, ToolOffer
+from clutch.core.push import PushKey, Subscription
 from clutch.core.rate_limit import ProviderLimit
 from clutch.core.session_tools import SessionCall
 from clutch.core.spawn import SpawnRequest
@@ -441,6 +442,16 @@ class Prices(Protocol):
     def window(self, model: str) -> int | None:
         """How many tokens a request may have."""
         ...
+
+
+class Subscriptions(Protocol):
+    """The devices that want notifications, as the store knows them now."""
+
+    async def key(self) -> PushKey | None: ...
+
+    async def find(self, device: str) -> Subscription | None: ...
+
+    async def forget(self, device: str) -> None: ...
 
 
 class HookFailed(Exception):

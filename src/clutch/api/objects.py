@@ -386,24 +386,6 @@ class Ending(TypedDict):
     waitingFor: NotRequired[Annotated[list[WaitedFor], SchemaNote(default=[])]]
 
 
-class Code(TypedDict):
-    code: str
-    expiresInSeconds: float
-
-
-class LetIn(TypedDict):
-    status: Literal["open"]
-    expiresInSeconds: float
-    pageKey: str  #: stays in the page, which proves with it that the cookie is its own
-
-
-class GatewayProof(TypedDict):
-    run: str  #: the name of this gateway process
-    proof: (
-        str  #: HMAC-SHA256 of `gateway NONCE RUN`; its key is the SHA-256 of `pageKey`, in hexadecimal digits
-    )
-
-
 class Document(TypedDict):
     openapi: str
     paths: dict[str, Any]

@@ -432,7 +432,8 @@ def _changed(rules: Announcing, stored: str) -> Announcing:
 #: The channel of clients of a gateway: replies wait in the outbox until they are asked for.
 LOCAL_CHANNEL = "api"
 #: They have no receiver outside of Clutch, so a hook cannot send a reply to them.
-INTERNAL_CHANNELS = frozenset({LOCAL_CHANNEL, "internal", "hook"})
+PUSH_CHANNEL = "push"  #: notifications of devices that asked for them
+INTERNAL_CHANNELS = frozenset({LOCAL_CHANNEL, "internal", "hook", PUSH_CHANNEL})
 CHANNEL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 CHAT = "chat"  #: the thread of a chat in which its person types
 

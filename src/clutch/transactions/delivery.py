@@ -14,6 +14,7 @@ from clutch.core import delivery, ids
 from clutch.core import events as ev
 from clutch.core.delivery import (
     BACKGROUND,
+    PUSH_CHANNEL,
     LetterSelection,
     Point,
     RunningTurn,
@@ -351,6 +352,9 @@ def failed(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, er
     """Due again after a while. None: given up, and the row stays with its error."""
     delay_s = policy.announcing.delay_s(parcel.attempt, seed=parcel.id)
     due_at = None if delay_s is None or (yield from _is_retried_by_letter(parcel)) else now + delay_s
+    if parcel.channel == PUSH_CHANNEL and due_at is None:
+        yield from outbox.drop(now, worker_id, parcel, error)
+        return None
     if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.FAILED, error, due_at=due_at)):
         yield from _refused(now, policy, parcel, error, is_permanent=False)
     return due_at
@@ -358,12 +362,18 @@ def failed(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, er
 
 def refused(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, error: str) -> Tx[None]:
     """A permanent error: never to be sent again by itself."""
+    if parcel.channel == PUSH_CHANNEL:
+        yield from outbox.drop(now, worker_id, parcel, error)
+        return
     if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.REFUSED, error)):
         yield from _refused(now, policy, parcel, error, is_permanent=True)
 
 
 def unconfirmed(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
-    """Sent, without an answer. After a second send the user might read it twice."""
+    """Sent, without an answer. After a second send the user might read it twice; a notification replaces itself."""
+    if parcel.channel == PUSH_CHANNEL:
+        yield from failed(now, policy, worker_id, parcel, why)
+        return
     if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.UNSURE, why)):
         yield from _told(now, policy, parcel, unsure=f"{parcel.channel}: {why}"[:REASON_CHARS_MAX])
 

@@ -246,6 +246,8 @@ def record(
     if ledger and task.outcome is None and result.task.outcome is not None:
         shown = yield from gather(session, result.task, event, ledger)
     yield from _write(now, [(task, result)], actor, shown)
+    if task.outcome is None and result.task.outcome is not None:
+        yield from outbox.all_done(now, result.task)
     for effect in result.effects:
         yield from _apply(now, policy, session, result.task, effect)
     if session.paused and result.task.phase is Phase.QUEUED and task.phase is not Phase.QUEUED:

@@ -1,4 +1,4 @@
-"""The HTTP paths: tasks, sessions, the gateway itself, its end, browser sign-in, spawn, the inbox, and all actions."""
+"""The HTTP paths: tasks, sessions, the gateway itself, its end, spawn, the inbox, and all actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
-from starlette.responses import JSONResponse, Response
 
 from clutch.api import inbox_objects, objects, reads, views
 from clutch.api.actions import ACTIONS, ActionBody, ChatMessage, InThread, Until, Words
@@ -34,7 +33,6 @@ from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import DiskFull, Forbidden, InvalidInput
-from clutch.surfaces.http.auth import BROWSER_PATH, PROOF_PATH, cookie_name, cookie_of
 from clutch.surfaces.http.routes import Ask, Body, PageQuery, Query, Reply, action_route, route
 from clutch.transactions import delivery, idempotency, messages
 from clutch.transactions.read import transcripts
@@ -381,54 +379,10 @@ def _waited_for(one: Working) -> objects.WaitedFor:
     }
 
 
-# --------------------------------------------------------------------------------------------------
-# Signing a browser in: a client with a token gets a one-time code, which the browser exchanges for a cookie.
-#
-# The page that is opened with the code sends it as `Authorization: Code …`; no token is ever in an address, in a
-# history or within reach of a script. A cookie is accepted from our own page only: see `_check_own_page`.
-
-
-@route("POST", "/v1/browser/code", Scope.READ, answer=objects.Code, status=201)
-async def code(ask: Ask) -> Response:
-    """A code that lets a browser in, once and soon, with the scopes of this token."""
-    rules = ask.app.gateway.services.policy.serving
-    said = {"code": ask.app.browsers.code(ask.token), "expiresInSeconds": rules.code_s}
-    return JSONResponse(said, 201)  # not a `Reply`: an `Idempotency-Key` would write it to the database
-
-
-@route("POST", BROWSER_PATH, Scope.READ, answer=objects.LetIn)
-async def let_in(ask: Ask) -> Response:
-    """Change the code in `Authorization: Code …` for a cookie."""
-    if "authorization" not in ask.headers:  # a cookie opened this, and a cookie is no way to another one
-        raise Problem(
-            "invalid_input",
-            "Authorization: must be given: `Code …` with a one-time code, or `Bearer …` with the token",
-            field="Authorization",
-            remedy="clutch open",
-        )
-    lasts_s = ask.app.gateway.services.policy.serving.browser_s
-    kind, _, given = ask.headers["authorization"].partition(" ")
-    value, key = ask.app.browsers.opened(ask.token, given.strip() if kind.lower() == "code" else None)
-    said = JSONResponse({"status": "open", "expiresInSeconds": lasts_s, "pageKey": key})
-    said.set_cookie(cookie_name(ask.headers), value, max_age=int(lasts_s), httponly=True, samesite="strict")
-    return said
-
-
-class ProofQuery(Query):
-    nonce: Annotated[str, Field(min_length=16, max_length=64)]
-
-
-@route("GET", PROOF_PATH, Scope.READ)
-async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[objects.GatewayProof]:
-    """Prove to a page with a cookie that this is the gateway it signed in to. Empty proof: no session at this port."""
-    browsers = ask.app.browsers
-    return Reply({"run": browsers.run, "proof": browsers.proof(cookie_of(ask.headers), ask.query.nonce)})
-
-
 ENTRIES = (
     list_tasks, one, tree, task_transcript, why, replay, timeline, file, result, receipt, wait,
     list_sessions, session_transcript, delete, say, in_thread, hear, halt, command, notify, wake, settled,
-    openapi, agents, sweep, stop, drain, code, let_in, proof,
+    openapi, agents, sweep, stop, drain,
 )  # fmt: skip
 
 

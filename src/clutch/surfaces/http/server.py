@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ from clutch.surfaces.discovery import named_state
 from clutch.surfaces.http.app import make_app
 from clutch.surfaces.http.auth import Tokens
 from clutch.surfaces.http.routes import WIRE, AppState
+from clutch.surfaces.listen import reach_of
 from clutch.surfaces.mcp import Mount
+from clutch.transactions import push
 
 if TYPE_CHECKING:
     from clutch.api.gateway import Gateway
@@ -84,9 +87,15 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     tokens = Tokens(home, gateway.services.policy.serving, sockets[0].getsockname()[1])
     feed = Feed(gateway)
     overviews = Overviews(gateway, feed)
-    app = AppState(gateway, feed, asyncio.Event(), tokens.browsers, overviews, named_state(home))
+    reach = reach_of(names, sockets)
+    shared = (gateway, feed, asyncio.Event(), tokens.browsers, overviews)
+    app = AppState(*shared, reach, tokens.callers, named_state(home))
     mcp = Mount(app)
     served = make_app(app, tokens, mcp, names)
+
+    async def forget(devices: Collection[str]) -> None:
+        await app.write(push.forget, devices)
+
     server = Server(_config(served))
     server.config.load()
     server.config.loaded_app = (
@@ -99,7 +108,7 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
             group.create_task(feed.run())
             group.create_task(overviews.run())
             group.create_task(mcp.run())
-            group.create_task(tokens.watch())
+            group.create_task(tokens.watch(forget))
     finally:
         app.closing.set()  # requests that wait and streams end now
         feed.wake()

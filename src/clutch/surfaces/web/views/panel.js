@@ -9,6 +9,7 @@ import { doing, elapsed, money, usedTokens } from "/web/format.js";
 import { messageBox } from "/web/message.js";
 import { asOf, moment, onMoment, shownNow } from "/web/replay.js";
 import * as store from "/web/store.js";
+import { closeControl } from "/web/tabs.js";
 import { activityTab } from "/web/views/activity.js";
 import { wouldStop } from "/web/views/batch.js";
 import { detailsTab } from "/web/views/details.js";
@@ -72,7 +73,7 @@ async function fetchTask(id) {
   }
 }
 
-const closeButton = () => button("Close", close, { class: "close", "aria-label": "Close the task" });
+const closeButton = () => closeControl(close);
 
 function build(task) {
   const tabs = Object.entries(TABS).map(([name, [title]]) =>
