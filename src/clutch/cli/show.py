@@ -16,7 +16,16 @@ import typer
 
 from clutch.cli import output
 from clutch.cli.options import All, AsJson, JsonLines, State, Target
-from clutch.cli.output import answering, command_for, gateway, is_terminal, print_object, print_text, say
+from clutch.cli.output import (
+    answering,
+    command_for,
+    gateway,
+    is_screen,
+    is_terminal,
+    print_object,
+    print_text,
+    say,
+)
 from clutch.cli.source import (
     MAIN_SESSION,
     Followed,
@@ -132,8 +141,7 @@ def top(state: State = None, as_json: AsJson = False) -> None:
     the output is no terminal, it prints the list once, as without Textual (extra `top`).
 
     Example: clutch top"""
-    # Textual draws on stderr.
-    if as_json or not (is_terminal() and sys.stderr.isatty()):
+    if as_json or not is_screen():
         return _list(state, ListOptions(), as_json=as_json, command="top")
     with answering("top", as_json=False):
         try:

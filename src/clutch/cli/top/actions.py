@@ -9,13 +9,12 @@ from uuid import uuid4
 
 from rich.text import Text
 from textual.app import App
-from textual.screen import ModalScreen
 
 from clutch.cli.output import command_for, label
 from clutch.cli.tasks import SLACK_S, result_text
 from clutch.cli.top import lines
 from clutch.cli.top.connection import Connection
-from clutch.cli.top.dialogs import Dialog, Given, InboxScreen, Way, decision_dialog, key_of
+from clutch.cli.top.dialogs import Box, Dialog, Given, InboxScreen, Way, decision_dialog, key_of
 from clutch.cli.top.lines import QUIET, Item
 from clutch.cli.top.transcript import Transcript
 from clutch.cli.top.tree import Task, TaskTree
@@ -55,8 +54,8 @@ class Actions(App[None]):
     def say(self, text: str) -> None:
         raise NotImplementedError
 
-    def push(self, screen: ModalScreen[Any], then: Callable[[Any], None] | None = None) -> None:
-        _ = self.push_screen(screen, then)
+    def push(self, box: Box, then: Callable[[Given | None], None] | None = None) -> None:
+        _ = self.push_screen(box, then)
 
     # ---- asking the gateway ------------------------------------------------------------------------------
 
@@ -89,10 +88,16 @@ class Actions(App[None]):
     # ---- acting on tasks ---------------------------------------------------------------------------------
 
     def action_spawn(self) -> None:
+        def show(task: Any) -> None:
+            if isinstance(task, ClutchError):
+                return self.say(str(task))
+            self.known.keep(task)
+            self.task_list.selected, self.moved_at = task["taskId"], time.monotonic()
+            self.say(f"Started {task['taskId']}.")
+            self.draw()
+
         def started(said: Any) -> None:
-            self.moved_at = time.monotonic()
-            self.task_list.selected = said["taskId"]
-            self.say(f"Started {said['taskId']}.")
+            self.ask(lambda client: client.get(task_path(said["taskId"])), show)
 
         def start(given: Given | None) -> None:
             if given is not None:

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import typer
 from rich.text import Text
+from rich.traceback import Traceback
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
-from textual.events import Resize
+from textual.events import Key, Resize
 from textual.filter import LineFilter
 from textual.widgets import Input, Static
 
@@ -23,7 +25,7 @@ from clutch.cli import output
 from clutch.cli.top import dialogs, lines
 from clutch.cli.top.actions import Actions
 from clutch.cli.top.connection import Connection, Happened, Items, Loaded, Lost, News
-from clutch.cli.top.dialogs import InboxScreen
+from clutch.cli.top.dialogs import Box, InboxScreen
 from clutch.cli.top.lines import BAD, QUIET, STRONG, Item
 from clutch.cli.top.transcript import Paragraph, Transcript
 from clutch.cli.top.tree import Task, TaskTree
@@ -43,7 +45,10 @@ LIVE_STEPS = ("tool:start", "tool:end", "usage")
 
 def run(state: Path | None, client: GatewayClient) -> None:
     # Without the mouse, the terminal selects text as it does elsewhere.
-    Dashboard(Connection(state, client)).run(mouse=False)
+    app = Dashboard(Connection(state, client))
+    app.run(mouse=False)
+    if app.return_code:
+        raise typer.Exit(app.return_code)
 
 
 def is_utf8() -> bool:
@@ -94,7 +99,8 @@ class Dashboard(Actions):
         Binding("c", "costs"),
         Binding("t", "thinking"),
         Binding("question_mark", "help"),
-        Binding("q,ctrl+c,ctrl+d", "quit"),
+        Binding("q", "quit"),
+        Binding("ctrl+c,ctrl+d", "leave", priority=True),
     ]
 
     def __init__(self, connection: Connection) -> None:
@@ -144,6 +150,10 @@ class Dashboard(Actions):
 
     def on_unmount(self) -> None:
         self.connection.close()
+
+    def _fatal_error(self) -> None:
+        # Textual would print the values of variables with the error, and among them the token of the gateway.
+        self.panic(Traceback(show_locals=False))
 
     def on_resize(self, event: Resize) -> None:
         self.screen_stack[0].set_class(event.size.width < WIDE, "narrow")
@@ -298,12 +308,27 @@ class Dashboard(Actions):
         if self._notice and time.monotonic() - self._notice_at < NOTICE_S:
             return self._put("foot", Text(output.fitted(self._notice, self.size.width), STRONG))
         self._notice = ""
-        self._put("foot", lines.footer(self.size.width))
+        is_typing = self.focused is not None
+        self._put("foot", Text(lines.FILTER_KEYS, STRONG) if is_typing else lines.footer(self.size.width))
 
     def say(self, text: str) -> None:
         """Show a message in the last line for a while."""
         self._notice, self._notice_at = visible(text.strip().replace("\n", "; "), 400), time.monotonic()
         self._draw_foot()
+
+    def on_key(self, event: Key) -> None:
+        """Textual looks a key up when all before it are done, and then it may be above another screen."""
+        since = self.screen.since if isinstance(self.screen, Box) else Box.left_at
+        if event.time < since:
+            event.prevent_default()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A key that a dialog does not know does nothing behind it."""
+        del parameters
+        return action == "leave" or len(self.screen_stack) == 1
+
+    def action_leave(self) -> None:
+        self.exit()
 
     # ---- moving ------------------------------------------------------------------------------------------
 
@@ -370,7 +395,10 @@ class Dashboard(Actions):
         """Leave the open task; in the list, take the filter back."""
         if self._tab is not None:
             self._open_tab(None)
-        elif self.known.text:
+        else:
+            self.set_focus(None)
+            field = self.query_one("#filter", Field)
+            field.clear()
             self._filter("")
 
     def action_thinking(self) -> None:
@@ -384,6 +412,7 @@ class Dashboard(Actions):
         if self._tab is None:
             self._parts["filter"].display = True
             self.set_focus(self._parts["filter"])
+            self._draw_foot()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter" and event.value != self.known.text:
@@ -392,14 +421,11 @@ class Dashboard(Actions):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input.id == "filter":
             self.set_focus(None)
+            self._filter(event.value)
 
     def _filter(self, text: str) -> None:
         self.known.text = text
-        field = self._parts["filter"]
-        assert isinstance(field, Field)
-        if field.value != text:
-            field.value = text
-        field.display = bool(text) or self.focused is field
+        self._parts["filter"].display = bool(text) or self.focused is not None
         self.draw()
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.events import Resize
+from textual.events import Key, Resize
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -46,7 +48,22 @@ def paragraphs(lines: Sequence[Text]) -> list[Paragraph]:
     return [Paragraph(line, indent=0) for line in lines]
 
 
-class Dialog(ModalScreen[Given | None]):
+class Box(ModalScreen[Given | None]):
+    """A screen above the list. A key that was pressed before it was there, or before it was gone, does nothing: the
+    user has pressed it for something else."""
+
+    since = inf  #: when it was mounted
+    left_at: ClassVar[float] = 0.0  #: when the last one was closed
+
+    def on_mount(self) -> None:
+        self.since = time.monotonic()
+
+    def leave(self, given: Given | None = None) -> None:
+        Box.left_at = time.monotonic()
+        _ = self.dismiss(given)
+
+
+class Dialog(Box):
     """Asks for a text with `placeholder`, otherwise for `y`; without ways it only shows something. Escape leaves."""
 
     AUTO_FOCUS = "Field"
@@ -77,6 +94,7 @@ class Dialog(ModalScreen[Given | None]):
             yield self._hint
 
     def on_mount(self) -> None:
+        super().on_mount()
         self.say("")
 
     def on_resize(self, event: Resize) -> None:
@@ -105,7 +123,7 @@ class Dialog(ModalScreen[Given | None]):
         return self._ways[(self._way + 1) % len(self._ways)]
 
     def action_leave(self) -> None:
-        _ = self.dismiss(None)
+        self.leave()
 
     def action_next_way(self) -> None:
         if self._ways:
@@ -118,19 +136,19 @@ class Dialog(ModalScreen[Given | None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if self._chosen.needs_text and not event.value.strip():
             return self.say("The text must not be blank.")
-        _ = self.dismiss(Given(self._chosen.name, event.value))
+        self.leave(Given(self._chosen.name, event.value))
 
-    def key_y(self) -> None:
-        if self._ways and self._placeholder is None:
-            _ = self.dismiss(Given(self._ways[0].name, ""))
+    def key_y(self, event: Key) -> None:
+        if self._ways and self._placeholder is None and event.time > self.since:
+            self.leave(Given(self._ways[0].name, ""))
 
     def key_n(self) -> None:
         if self._placeholder is None:
-            _ = self.dismiss(None)
+            self.leave()
 
     def key_q(self) -> None:
         if not self._ways:
-            _ = self.dismiss(None)
+            self.leave()
 
 
 def decision_dialog(item: Item, decision: str) -> Dialog:
@@ -146,7 +164,7 @@ def decision_dialog(item: Item, decision: str) -> Dialog:
 Decide = Callable[[Item, str], None]
 
 
-class InboxScreen(ModalScreen[None]):
+class InboxScreen(Box):
     """The decisions that wait. One that is decided stays where it is, so that no other takes its place."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -177,6 +195,7 @@ class InboxScreen(ModalScreen[None]):
             yield Static(Text(keys, STRONG), classes="hint")
 
     def on_mount(self) -> None:
+        super().on_mount()
         self._draw()
 
     def on_resize(self, event: Resize) -> None:
@@ -209,7 +228,7 @@ class InboxScreen(ModalScreen[None]):
         return Text(line if said is None else f"{line} · {said}", QUIET if said else ATTENTION)
 
     def action_leave(self) -> None:
-        _ = self.dismiss(None)
+        self.leave()
 
     def action_move(self, step: int) -> None:
         self._place = min(max(0, self._place + step), max(0, len(self._items) - 1))

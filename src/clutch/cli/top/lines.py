@@ -45,7 +45,7 @@ TITLES = {
     "plan": "Plan to approve",
     "budget": "Budget decision needed",
 }
-DEMO = "Demo model (no API key): answers come from a script, not an LLM. `clutch init` chooses a model."
+DEMO = "Demo model (no API key): answers are scripted. `clutch init` chooses a model."
 TIME_CELLS, COST_CELLS, LABEL_CELLS_MIN = 6, 6, 12
 NAME_CELLS = 34  #: of costs, in a box of 80 columns
 TEXT_CHARS_MAX = 20_000  #: of one message; the rest is in `clutch logs`
@@ -178,6 +178,7 @@ KEYS = (
     ("?", "help", "Show this list."),
     ("q", "quit", "Leave. Tasks continue."),
 )
+FILTER_KEYS = "Type to filter the list   ⏎ keep the filter   Esc clear it"
 ALWAYS = ("?", "q")  #: keys of the footer that a narrow terminal shows too
 
 
@@ -201,7 +202,7 @@ def help_lines() -> list[Text]:
 
 
 def details(task: Task) -> list[Text]:
-    own, below = task["usage"]["self"], task["usage"]["subtree"]
+    own, below = task["usage"]["own"], task["usage"]["subtree"]
     facts = (
         ("Task", task["taskId"]),
         ("Status", task["status"]),

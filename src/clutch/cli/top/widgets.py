@@ -41,7 +41,8 @@ class View(ScrollView):
     def strip(self, text: Text, style: Style | None = None) -> Strip:
         """Return a line that fills the width."""
         strip = Strip(text.render(self.app.console)).adjust_cell_length(self.size.width, self.rich_style)
-        return strip.apply_style(style) if style else strip.apply_style(STALE) if self.is_stale else strip
+        strip = strip.apply_style(STALE) if self.is_stale else strip
+        return strip if style is None else strip.apply_style(style)
 
 
 class TaskList(View):
