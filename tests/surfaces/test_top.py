@@ -263,8 +263,10 @@ def test_a_task_is_started_and_found_with_the_filter(db: Served) -> None:
         person.type(ENTER)
         person.hides("Esc clear it")
         person.shows("albatross  t_")
-        person.type("p")  # keys act again
-        person.shows("= albatross")
+        person.type("m")  # keys act again
+        person.shows("Message to albatross")
+        person.type(ESCAPE)
+        person.hides("Message to albatross")
         person.type(ESCAPE)
         person.shows("● slow digging")
 
@@ -395,7 +397,7 @@ def test_two_hundred_tasks_scroll_below_the_cursor(db: Served) -> None:
     with full_screen("top", state=db.home) as person:
         person.shows("Active 60", "task 140")
         person.until(lambda grid: "140 done" in grid.lines[0], "counted them")
-        person.type(DOWN * 30)
+        person.type(DOWN * 34, UP * 4)
         person.shows("task 170  t_")
         line = next(place for place, one in enumerate(person.grid.lines) if "● task 170" in one)
         # A task that comes above the cursor moves it down the list, and the list up: the line stays.

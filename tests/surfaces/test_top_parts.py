@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
 from textual.events import Key
 
 from clutch.cli.top import lines
@@ -276,11 +278,17 @@ def test_keys_that_were_typed_ahead_decide_nothing() -> None:
     asyncio.run(press())
 
 
-def test_an_error_of_our_own_ends_it_without_printing_the_token(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_our_own_ends_it_without_printing_the_token() -> None:
+    printed = Console(file=io.StringIO(), width=200)
+
     class Broken(Dashboard):
         def now(self) -> float:
             client = self.connection.client
             raise RuntimeError(f"ours, on port {client.address.pid}")
+
+        def panic(self, *renderables: Any) -> None:
+            printed.print(*renderables)
+            super().panic(*renderables)
 
     async def fail() -> int | None:
         _, link = a_dashboard()
@@ -291,7 +299,7 @@ def test_an_error_of_our_own_ends_it_without_printing_the_token(capsys: pytest.C
         return app.return_code
 
     assert asyncio.run(fail()) == 1
-    said = capsys.readouterr().err
+    said = cast(io.StringIO, printed.file).getvalue()
     assert "RuntimeError: ours, on port 1" in said
     assert "s3cret-token" not in said
 
@@ -312,11 +320,7 @@ def test_only_top_at_a_terminal_loads_textual(db: Served) -> None:
     assert done.stdout.splitlines()[-2:] == ["LOADED []", "LOADED True"], done.stderr
 
 
-def test_the_locale_says_whether_the_terminal_takes_utf8(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-
-    del tmp_path
+def test_the_locale_says_whether_the_terminal_takes_utf8(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         monkeypatch.delenv(name, raising=False)
     assert is_utf8()
