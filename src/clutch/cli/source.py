@@ -123,8 +123,14 @@ class OfflineSource:
         self._who = reads.standpoint(OperatorCaller(EVERY_SCOPE))
 
     def tasks(self, **wanted: Any) -> Object:
-        recent, phase, _ = wanted.pop("recentMinutes"), wanted.pop("phase"), wanted.pop("numbered", None)
-        asked = self._reads.Filter(**wanted, recent_minutes=recent, phase=self._reads.phase_named(phase))
+        wanted.pop("numbered", None)
+        changed = {
+            "recent_minutes": wanted.pop("recentMinutes"),
+            "recent_count": wanted.pop("recentCount"),
+            "phase": self._reads.phase_named(wanted["phase"]),
+            "state": self._reads.state_named(wanted["state"]),
+        }
+        asked = self._reads.Filter(**{**wanted, **changed})
         return self._read(self._reads.tasks, self._who, asked)
 
     def task(self, target: str) -> Object:
