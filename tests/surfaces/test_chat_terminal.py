@@ -18,7 +18,7 @@ from tests.surfaces.pseudo import Terminal, terminal
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import seen, spawned
 
-CODE = "total = " + "first_value + " * 14 + "last_value"
+CODE = "total=" + "first_value+" * 16 + "last_value"  # without a blank, which the display drops at its edge
 MARKDOWN = f"""# What I found
 
 Three **important** files, {"and more words " * 12}here.
