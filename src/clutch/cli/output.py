@@ -478,7 +478,19 @@ def unloaded(home: Path, found: Address) -> str | None:
         found = discovery.find(home) or found
     if found.config is None or (missing := found.config.missing) is None:
         return None
+    if found.config.error and _is_invalid(home):
+        # A restart would refuse the file as well.
+        check = typed("config", "check", state=discovery.named_state(home))
+        return f"{missing}. Correct the file, then: `{check}`."
     return f"{missing}. Restart to apply: {found.restart(home)}."
+
+
+def _is_invalid(home: Path) -> bool:
+    try:
+        _check_config(home)
+    except ConfigInvalid:
+        return True
+    return False
 
 
 def _check_config(home: Path) -> None:
