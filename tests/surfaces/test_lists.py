@@ -187,3 +187,13 @@ def test_a_label_keeps_its_beginning_and_its_end() -> None:
     assert output.shortened("short", 11) == "short      "
     assert output.shortened("字" * 10, 7).count("字") == 3
     assert all(output.columns(output.shortened(LONG, cells)) == cells for cells in range(1, 40))
+
+
+@pytest.mark.parametrize("width", range(40, 161, 8))
+def test_a_short_label_takes_no_more_than_it_needs(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "width", lambda: width)
+    row = ("1", "t_5000002", "needs approval", "short", "2m30s", "12k", "$0.42", "asks to run " + "x" * 200)
+    wide = output._widths([output.HEADINGS, row])
+    assert wide[output.LABEL] == 5
+    assert wide[output.TASK] == 9
+    assert sum(wide) + 2 * (sum(map(bool, wide)) - 1) <= width

@@ -54,7 +54,7 @@ Command = Callable[..., str]
 WIDTH, WIDTH_MIN = 80, 40
 LABEL_CHARS_MAX = 200
 RESULT_CHARS_MAX = 400
-ERROR_CELLS_MIN = 40  #: with less room the command has a line of its own
+ERROR_CELLS_MIN = 40  #: with less space the command has a line of its own
 BESIDE_MIN = 20  #: what a task does now is cut to this before its figures are left out
 TREE_CELLS_MIN = 24  #: of a task far below, whose line is wider than the terminal then
 SHORTENED_MIN = 6  #: a narrower label is cut at its end
@@ -234,8 +234,8 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     for place, least in NARROWER:
         excess = sum(wide) + 2 * (sum(map(bool, wide)) - 1) - width()
         if excess > 0:
-            wide[place] = max(least, wide[place] - excess) if least else 0
-    # What was left out or cut too far gives its room to the columns that can use it.
+            wide[place] = min(wide[place], max(least, wide[place] - excess)) if least else 0
+    # What was left out or cut too far gives its width to the columns that can use it.
     spare = width() - sum(wide) - 2 * (sum(map(bool, wide)) - 1)
     for place in (LABEL, NOW) if wide[NOW] else (LABEL,):
         most = max(columns(row[place]) for row in rows)

@@ -110,12 +110,6 @@ class Provider:
         return found
 
     @property
-    def key_place(self) -> str:
-        """Return where the operator has set the key, or can set it."""
-        setting = f"models.providers.{self.name}.apiKey"
-        return setting if self.api_key or not self._key_variable else self._key_variable
-
-    @property
     def _key_variable(self) -> str:
         # The usual key of a provider is never sent to another address unless the settings name its variable.
         return self.api_key_env or ("" if self.base_url else KEY_VARIABLES.get(self.language, ""))
@@ -236,6 +230,12 @@ class Memo(Generic[K, V]):
             self._kept.clear()
         self._kept[id(thing)] = (thing, value)
         return value
+
+
+def key_place(provider: Provider) -> str:
+    """Return where the operator has set the key of a provider, or can set it."""
+    variable = "" if provider.api_key else provider._key_variable
+    return variable or f"models.providers.{provider.name}.apiKey"
 
 
 # --------------------------------------------------------------------------------------------------

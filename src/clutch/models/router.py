@@ -160,7 +160,7 @@ class Router:
         if known is None:
             return error
         said = str(error).removeprefix(f"{error.trouble}: ")
-        fix = f"correct {known.key_place}, restart the gateway (`clutch stop`), then retry"
+        fix = f"correct {provider.key_place(known)}, restart the gateway (`clutch stop`), then retry"
         return ModelError(
             error.trouble,
             f"provider {known.name!r} refused the API key: {said}; {fix}",

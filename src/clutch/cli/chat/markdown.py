@@ -1,7 +1,7 @@
 """Markdown of agents on a terminal: an answer that still arrives is cut into blocks, and each is drawn once.
 
-A block is settled when no later text can change how it looks. The lines of a code block are settled one by one and are
-printed as they are, so that they can be copied."""
+A block is complete when no later text can change how it looks. The lines of a code block are complete one by one, and
+are printed as they are, so that they can be copied."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """The text of one answer: `add` and `end` return the blocks that are settled, `rest` is what is not."""
+    """The text of one answer: `add` and `end` return the blocks that are complete, `rest` is what is not."""
 
     def __init__(self) -> None:
         self._line = ""  #: without its end yet
@@ -48,7 +48,7 @@ class Blocks:
 
     def add(self, piece: str) -> list[Block]:
         *lines, self._line = (self._line + piece).split("\n")
-        blocks = [block for line in lines for block in self._settled(line)]
+        blocks = [block for line in lines for block in self._complete(line)]
         if self._is_apart and self._fence is None and self._line[:1].strip():
             # The next block has begun: no reader waits for the end of its first line.
             blocks += self._flushed()
@@ -59,11 +59,11 @@ class Blocks:
         return bool(self._lines) and not self._lines[-1].strip()
 
     def end(self) -> list[Block]:
-        blocks = [*self._settled(self._line), *self._flushed()] if self._line else [*self._flushed()]
+        blocks = [*self._complete(self._line), *self._flushed()] if self._line else [*self._flushed()]
         self._line, self._fence = "", None
         return blocks
 
-    def _settled(self, line: str) -> Iterator[Block]:
+    def _complete(self, line: str) -> Iterator[Block]:
         opened = _FENCE.fullmatch(line)
         if self._fence is not None:
             yield from self._code(line)

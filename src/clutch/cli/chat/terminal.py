@@ -46,7 +46,7 @@ ESCAPE_S = 0.05
 LINE_MAX = 1000
 ROWS = 24  #: of a terminal that does not know its size
 ROWS_MAX = 8  #: rows of the text being typed; a longer text scrolls
-ARRIVING_MAX = 6  #: rows of the text that still arrives; its beginning is printed when it is settled
+ARRIVING_MAX = 6  #: rows of the text that still arrives; its beginning is printed when it is complete
 REFRESH_S = 1.0
 CANDIDATES_MAX = 40  #: completions shown at once
 TAB = "    "
@@ -235,7 +235,7 @@ class Screen:
         self.end_stream()
 
     def stream(self, piece: str) -> None:
-        """Show a piece of a text of an agent that is still arriving: its settled blocks are printed."""
+        """Show a piece of a text of an agent that is still arriving: its complete blocks are printed."""
         self._print_blocks(self._blocks.add(_shown(piece)))
 
     def end_stream(self) -> None:
