@@ -42,6 +42,8 @@ GATHER_S = 0.04  # the events of one step come within it; a reader sees no small
 WATCHERS_PER_BATCH = 16  # watchers, about half a millisecond; then the loop does something else
 SEEN_MAX = 1000  # entries, beside those within the overlap: a watcher that resumes later reads them all
 RUN_START, RUN_END = "lifecycle:start", frozenset({"lifecycle:end", "lifecycle:error"})
+#: A main agent has no timeline: the beginning and the end of its turns are live events.
+TURNS = {RUN_START: "turn:start", **dict.fromkeys(RUN_END, "turn:end")}
 LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
 
 
@@ -332,7 +334,8 @@ class Feed:
                 if live.name == RUN_START:
                     # The run is committed. Its line is published before anything that the run does.
                     await self._catch_up()
-                is_wanted = bool(self._watchers) and live.name in LIVE_NAMES
+                is_named = live.name in LIVE_NAMES or (not live.is_task and live.name in TURNS)
+                is_wanted = bool(self._watchers) and is_named
                 root_id = await self._root_of(live.session_id) if is_wanted else None
                 # It may have been published meanwhile, before the line of the end of its run. Most are for no watcher
                 # when only pages watch, and are not written.
@@ -398,10 +401,12 @@ def _live(live: Live, root_id: int | None) -> FeedEvent:
         "sessionKey": live.session_key,
         "runId": ids.run_id(live.run_id),
         "seq": live.seq,
-        **({"usage": _used(live.data)} if isinstance(live.data, Usage) else {"text": str(live.data)}),
+        **({"usage": _used(live.data)} if isinstance(live.data, Usage) else {"text": str(live.data or "")}),
+        **({} if live.detail is None else {"tool": live.detail}),
     }
     # In ASCII: a piece may end in the middle of a character, which is whole again when the pieces are joined.
-    return FeedEvent(live.name, live.session_id, root_id, json.dumps(data))
+    name = live.name if live.is_task else TURNS.get(live.name, live.name)
+    return FeedEvent(name, live.session_id, root_id, json.dumps(data))
 
 
 def _used(usage: Usage) -> dict[str, int]:

@@ -6,7 +6,7 @@ is found only among what that caller may see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from clutch.api import views
@@ -32,7 +32,8 @@ TARGET_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Filters of a list. `root`, `requester`: targets. `recent_minutes`: leave out tasks that ended before that."""
+    """Filters of a list. `root`, `requester`: targets. `recent_minutes`: leave out tasks that ended before that, but
+    for the newest `recent_count`, which are on the first page however many are active."""
 
     root: str | None = None
     requester: str | None = None
@@ -41,6 +42,7 @@ class Filter:
     label: str | None = None
     undelivered: bool = False
     recent_minutes: float | None = None
+    recent_count: int = 0
     state: ListState | None = None
     agent: str | None = None
     text: str | None = None
@@ -55,6 +57,12 @@ def phase_named(name: str | None) -> Phase | None:
     return None if name is None else Phase(name)
 
 
+def state_named(name: str | None) -> ListState | None:
+    if name is not None and name not in set(ListState):
+        raise InvalidInput("state", f"must be one of: {', '.join(ListState)}")
+    return None if name is None else ListState(name)
+
+
 def outcome_named(name: str | None) -> Outcome | None:
     if name is not None and name not in set(Outcome):
         raise InvalidInput("outcome", f"must be one of: {', '.join(Outcome)}")
@@ -66,7 +74,7 @@ def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[TaskFilter]:
         if given is not None and "\0" in given:
             raise InvalidInput(name, "may not contain a NUL character")
     root = None if asked.root is None else (yield from root_number(now, who, asked.root))
-    return TaskFilter(
+    wanted = TaskFilter(
         root_id=own_root(who) if root is None else root,
         requester_id=None
         if asked.requester is None
@@ -75,11 +83,14 @@ def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[TaskFilter]:
         outcome=asked.outcome,
         label=asked.label,
         is_undelivered=asked.undelivered,
-        ended_after=None if asked.recent_minutes is None else now - 60 * asked.recent_minutes,
         state=asked.state,
         agent=asked.agent,
         text=asked.text,
     )
+    if asked.recent_minutes is None:
+        return wanted
+    newest = yield from lists.newest_ended(now, wanted, asked.recent_count)
+    return replace(wanted, ended_after=min(now - 60 * asked.recent_minutes, newest))
 
 
 def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
@@ -91,7 +102,7 @@ def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[objects.TaskList]:
     wanted = yield from _wanted(now, who, asked)
     # The place is read before the rows: an event in between is sent twice rather than never.
     place = yield from timeline.newest(now)
-    page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor)
+    page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor, newest=asked.recent_count)
     counted = yield from lists.summary(now, wanted)
     spans = None if asked.include is None else (yield from timeline.segments(now, page.tasks))
     return views.listing(page.tasks, counted, page.next, str(place), spans)

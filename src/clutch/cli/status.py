@@ -20,7 +20,7 @@ from clutch.cli import output
 from clutch.cli.options import AsJson, State
 from clutch.cli.output import answering, command_for, home_of, print_object, print_text, unloaded
 from clutch.cli.show import COUNTED, ListOptions
-from clutch.cli.source import Source, source
+from clutch.cli.source import DEMO_TASK, Source, source
 from clutch.core.text.format import counted, duration, money, size, tokens
 from clutch.errors import ClutchError, ConfigInvalid
 from clutch.surfaces import discovery
@@ -164,7 +164,7 @@ def _next(found: Mapping[str, Any], state: Path | None, *, is_fresh: bool) -> It
     if tasks["running"] or tasks["queued"] or tasks["waiting"]:
         yield command_for(state, "top")
     elif is_fresh or found["gateway"] is None:
-        yield command_for(state, "run", "--wait", "Say hello")
+        yield command_for(state, "run", "--wait", DEMO_TASK if found["model"]["isDemo"] else "Say hello")
     else:
         yield command_for(state, "open")
 

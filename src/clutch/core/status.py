@@ -37,11 +37,13 @@ QUESTION_MAX = 160  # characters of a question in a list
 
 
 class ListGroup(IntEnum):
-    """The order of a list. Undelivered results come after what needs the user, and finished tasks last."""
+    """The order of a list."""
 
     NEEDS_USER = auto()
+    UNDELIVERED = auto()
     RUNNING = auto()
     QUEUED = auto()
+    FINISHED = auto()
 
 
 def list_group(status: TaskStatus) -> ListGroup:
@@ -125,6 +127,15 @@ def task_status(view: TaskView) -> TaskStatus:
         is_due=view.parked_until is not None and view.parked_until <= view.at,
         is_paused=view.is_paused,
     )
+
+
+def list_order(view: TaskView) -> tuple[ListGroup, float, int]:
+    """Return the place of a task in a list: active tasks in the order of creation, ended ones newest first."""
+    if view.outcome is None:
+        return list_group(task_status(view)), view.created_at, view.task_id
+    is_lost = view.delivery.state is Delivery.UNDELIVERED
+    group = ListGroup.UNDELIVERED if is_lost else ListGroup.FINISHED
+    return group, -(view.ended_at or 0.0), -view.task_id
 
 
 # ---- the result ------------------------------------------------------------------------------------------

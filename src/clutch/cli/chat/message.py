@@ -23,13 +23,25 @@ USAGE = {
 }
 COMMANDS_HELP = (
     "/attach TASK watches a subagent; /answer ID text|approve|reject decides; "
-    "also: /subagents help, /status, /stop …"
+    "also: /subagents help, /status …"
 )
 HELP = (
     "Enter sends; Alt-Enter or \\ at the end of a line begins a new one; Tab completes; @file brings a file along.\n"
-    f"Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. Tasks keep running.\n{COMMANDS_HELP}"
+    "↓ on an empty line enters the list of subagents: Enter opens one, x stops it, a approves, Esc returns.\n"
+    "An approval: a approves, r rejects, Esc decides later; a shell command is confirmed with y.\n"
+    f"Ctrl-C or /stop stops the turn, Ctrl-C twice or Ctrl-D leaves; tasks keep running. /stop all stops them.\n"
+    f"{COMMANDS_HELP}"
 )
 PIPED_HELP = f"Each line is a message; @file brings a file along; /quit ends.\n{COMMANDS_HELP}"
+
+
+#: As the gateway reads it: `/etc/passwd` is no command, and neither is `/ hello`.
+_COMMAND = re.compile(r"/[a-z]+(?:\s.*)?", re.DOTALL)
+
+
+def is_command(text: str) -> bool:
+    """Whether the text is a slash command, which the agent does not read."""
+    return _COMMAND.fullmatch(text.strip()) is not None
 
 
 def target(words: str) -> str:

@@ -7,6 +7,7 @@ import base64
 import os
 from contextlib import suppress
 from functools import cache
+from operator import itemgetter
 from typing import Annotated, Any, Literal, get_type_hints
 from uuid import uuid4
 
@@ -29,6 +30,7 @@ from clutch.core import ids
 from clutch.core.agents import MAIN
 from clutch.core.authority import Scope
 from clutch.core.delivery import LOCAL_CHANNEL
+from clutch.core.families import in_families
 from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Policy
@@ -50,6 +52,7 @@ class ListQuery(Query):
     label: str | None = None
     undelivered: bool = False
     recent_minutes: Annotated[float | None, Field(alias="recentMinutes", ge=0)] = None
+    recent_count: Annotated[int, Field(alias="recentCount", ge=0, le=LIMIT_MAX)] = 0
     state: ListState | None = None
     agent: str | None = None
     text: Annotated[str | None, Field(min_length=1, max_length=200)] = None
@@ -73,16 +76,19 @@ async def list_tasks(ask: Ask[ActionBody, ListQuery]) -> Reply[objects.Tasks]:
     """Tasks with their phase, outcome, usage and delivery, and how many there are of each kind.
 
     Order: tasks that need the user, undelivered results, active tasks, then finished tasks, newest first. The first
-    page has all active tasks, also beyond `limit`; `next` is the `cursor` of the page with older finished ones."""
+    page has all active tasks, also beyond `limit`, and the `recentCount` newest finished ones; `next` is the `cursor`
+    of the page with older ones."""
     wanted = ask.query.model_dump()
     is_numbered = wanted.pop("numbered")
     page = await ask.app.read(reads.tasks, ask.who, reads.Filter(**wanted))
     if is_numbered:
-        parsed = (ids.parse_task_id(task["taskId"]) for task in page["tasks"])
+        rows = in_families(page["tasks"], itemgetter("taskId"), itemgetter("parentTaskId"))
+        parsed = (ids.parse_task_id(task["taskId"]) for _, task in rows)
         shown = [number for number in parsed if number is not None]
         # A list is needed most when the disk is full; only the meaning of its numbers is lost then.
         with suppress(DiskFull):
-            await ask.app.write(idempotency.remember, ask.who.viewer, shown)
+            is_next = ask.query.cursor is not None
+            await ask.app.write(idempotency.remember, ask.who.viewer, shown, continues=is_next)
     return Reply({**page, "stalledAfterSeconds": ask.app.gateway.services.policy.life.stalled_s})
 
 
