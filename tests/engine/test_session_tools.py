@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from clutch.core.authority import NEVER_FOR_CHILDREN, Peers, ToolPolicy, Visibility
+from clutch.core.authority import to_text as rights_text
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Phase
@@ -19,7 +20,6 @@ from clutch.core.spawn import CleanupPolicy
 from clutch.ports import ModelRequest, OperatorNotice
 from clutch.transactions import control as control_tx
 from clutch.transactions import sessions
-from clutch.transactions.spawn import rights_text
 from tests.engine.conftest import Build
 from tests.engine.family import FREE, Family, family
 from tests.engine.house import ask_for, opening, step

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.policy import Policy
 from clutch.core.spawn import SpawnRequest
 from clutch.store.transaction import ManyRows, Tx
@@ -18,7 +19,7 @@ from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.settings import SETTINGS
 from clutch.testing.simulation.world import World, _quiet, _running
 from clutch.transactions.sessions import NewMain, open_session
-from clutch.transactions.spawn import ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import ChildRequest, spawn
 
 RIGHTS = rights_text(root_rights(AgentGrant(depth_max=2)))
 POLICY = Policy()

@@ -17,6 +17,7 @@ from typing import Any
 
 from clutch.core import messages
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.messages import Answer, Call, Entry, Input, Results, Usage
 from clutch.core.model import Lane, LetterKind
 from clutch.core.policy import Announcing, Limits, Policy
@@ -26,7 +27,7 @@ from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
 from clutch.store.transaction import Row, Tx
 from clutch.transactions import sessions, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.sessions import OwnedRun
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
+from clutch.transactions.spawn import Accepted, ChildRequest
 from clutch.transactions.turn import ModelAnswer, SpawnBatch
 
 NOW = 1_700_000_000.0

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.authority import AgentGrant, ToolFilter, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.model import LetterKind, LetterState, Outcome, Phase
@@ -14,7 +15,6 @@ from clutch.core.policy import Control
 from clutch.core.text import results
 from clutch.transactions import control, messages
 from clutch.transactions.read import transcripts
-from clutch.transactions.spawn import rights_text
 from tests.transactions.world import World, write
 
 pytestmark = pytest.mark.anyio

@@ -16,10 +16,11 @@ from clutch.transactions import control, messages, questions, turn, turn_end
 from clutch.transactions.questions import (
     BUDGET_INDEX,
     NewQuestion,
-    PendingQuestion,
     UnknownQuestion,
     call_body,
 )
+from tests import open_questions
+from tests.open_questions import PendingQuestion
 from tests.transactions.trees import on, reserve, rooted, step
 from tests.transactions.world import Run, World, calls
 
@@ -47,7 +48,7 @@ def numbered(world: World, bodies: Sequence[str]) -> list[NewQuestion]:
 
 
 async def waiting(world: World, root: int | None = None) -> list[PendingQuestion]:
-    return await world.db.read(questions.waiting, root)
+    return await world.db.read(open_questions.waiting, root)
 
 
 async def decide(

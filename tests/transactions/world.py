@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.compaction import view
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Results, Usage
 from clutch.core.model import LetterKind, Phase, Task, reason_text
@@ -23,7 +24,7 @@ from clutch.testing.clock import FakeClock
 from clutch.transactions import inbox, sessions, task_files, tasks, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.read import transcripts
 from clutch.transactions.sessions import LostRun, OwnedRun
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.turn_begin import Begun
 from clutch.transactions.workers import Claimed

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, assert_never, cast
 
 from clutch.api import reads, views
@@ -53,6 +54,7 @@ class Until(StrEnum):
 # ---- what an action is given -------------------------------------------------------------------------
 
 
+@cache
 def camel(name: str) -> str:
     """Spell a Python name as JSON objects do."""
     first, *rest = name.split("_")

@@ -24,7 +24,6 @@ from clutch.core.session_tools import is_silent
 from clutch.engine.services import Services, surely
 from clutch.engine.task_files import drop
 from clutch.errors import InvalidInput, StoreError
-from clutch.logs import logger
 from clutch.store.transaction import P, T, Tx, TxFunction
 from clutch.transactions import control, delivery, mcp_tools, messages, questions, retention
 from clutch.transactions.authority import guarded
@@ -34,8 +33,6 @@ from clutch.transactions.read.inbox import sender
 
 #: A transaction (now, policy, target, actor).
 SimpleAction: TypeAlias = Callable[[float, Policy, int, str], Tx[T]]
-
-log = logger(__name__)
 
 REASON_CHARS_MAX = 500
 STILL_RUNS = "a tool or model call of this task has not ended yet"

@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.messages import Answer
 from clutch.core.model import Outcome, Phase, Task, reason_text
 from clutch.core.policy import Announcing, Life, Policy
@@ -38,7 +39,7 @@ from clutch.store.transaction import Row, Tx
 from clutch.testing.models import ScriptedModel
 from clutch.tools.registry import Tools
 from clutch.transactions import control, messages, sessions, tasks
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
 #: Makes the runtime under test; called once for each check.
 MakeRuntime: TypeAlias = Callable[[], Runtime]

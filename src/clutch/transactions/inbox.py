@@ -8,6 +8,7 @@ Posting is one insert and a hint: nothing of the receiver is read or locked."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from clutch.core import ids
@@ -22,6 +23,7 @@ from clutch.transactions.sessions import SessionRow
 _OPEN, _ANSWERED, _DEAD, _VOID = LetterState
 
 
+@cache
 def move(*before: LetterState, to: LetterState, also: str = "") -> str:
     """Return the start of the statement that makes moves of `LETTER_MOVES`, up to its first condition.
 

@@ -340,8 +340,6 @@ def _first_message(child: NewChild) -> tuple[int, str]:
     return order.child_id, first
 
 
-__all__ = ["NOT_FORKED", "Accepted", "ChildRequest", "rights_text", "spawn"]
-
 NOT_FORKED = "context: this talk is too long or another agent's; the child starts without it"
 
 
@@ -446,7 +444,3 @@ def _found(row: Row) -> tuple[Accepted, str]:
     is_spawning = phase == Phase.SPAWNING
     found = Accepted(task_id, key or "", label, False, is_spawning, workspace, model, thinking, context)
     return found, asked.get("digest", "")
-
-
-def rights_text(rights: authority_rules.Rights) -> str:
-    return authority_rules.to_text(rights)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.policy import Limits, Policy
 from clutch.core.spawn import SpawnRequest
 from clutch.engine.services import BlockIds
@@ -30,7 +31,7 @@ from clutch.store.sqlite import SqliteStore
 from clutch.store.transaction import Database, Tx
 from clutch.testing.postgres import temporary_server
 from clutch.transactions import sessions
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.wiring import DATABASE_FILE, SystemClock
 from tests.trust.processes import last_line
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from clutch.core import ids
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.model import LetterKind
 from clutch.core.spawn import SpawnRequest
 from clutch.engine.live import Bus
@@ -31,7 +32,7 @@ from clutch.store.state_directory import StateDirectory
 from clutch.store.transaction import Database
 from clutch.transactions import control, inbox, messages, sessions
 from clutch.transactions.read import transcripts
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.turn_begin import Begun
 from clutch.wiring import DATABASE_FILE, SystemClock
 from tests.trust.kills import bugs

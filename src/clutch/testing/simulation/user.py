@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.model import LetterKind
@@ -30,7 +31,7 @@ from clutch.testing.simulation.agents import spawn_request
 from clutch.testing.simulation.faults import Dead, Fault
 from clutch.testing.simulation.gateway import Gateway, sim_uuid4
 from clutch.transactions import control, inbox, messages, sessions, usage
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
+from clutch.transactions.spawn import Accepted, ChildRequest
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.world import World
