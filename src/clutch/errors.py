@@ -50,7 +50,7 @@ class StoreLost(StoreError):
 
 
 class StoreUnreadable(StoreError):
-    """The database file is damaged, or none of ours. Nothing was changed and nothing deleted: restore a backup."""
+    """The database file is damaged, or not a Clutch database. Nothing was changed or deleted: restore a backup."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{inspect.cleandoc(type(self).__doc__ or '')} ({why})")

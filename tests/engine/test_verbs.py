@@ -286,11 +286,11 @@ class Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._db, name)
 
-    async def alone(self, *args: Any) -> Any:
+    async def alone(self, *args: Any, **named: Any) -> Any:
         if self.is_broken:
             self.is_broken = False
             raise StoreError("the disk is full")
-        return await self._db.alone(*args)
+        return await self._db.alone(*args, **named)
 
 
 @pytest.mark.scenario(118)

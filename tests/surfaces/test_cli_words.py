@@ -20,6 +20,7 @@ from typer.main import get_command
 
 from clutch.cli import output, spawn
 from clutch.cli.app import app, run
+from clutch.cli.show import ListPartOption
 from clutch.core.model import Phase
 from clutch.core.policy import Announcing, Limits
 from clutch.surfaces.http_client import task_path
@@ -310,16 +311,22 @@ def test_top_is_shown_once_to_a_program(first: Served, typed: Typed) -> None:
     assert (shown.code, shown.body["schema"], shown.body["ok"]) == (0, "clutch.top/1", True)
 
 
-def test_the_phases_are_told_by_the_help_and_by_the_error(typed: Typed) -> None:
-    for done in (typed("ps", "--help"), typed("ps", "--phase", "asleep")):
+def test_the_values_of_a_filter_are_told_by_the_help_and_by_the_error(typed: Typed) -> None:
+    helped, part, phase = (
+        typed("ps", "--help"),
+        typed("ps", "--only", "asleep"),
+        typed("ps", "--phase", "asleep"),
+    )
+    for done, values in ((helped, ListPartOption), (part, ListPartOption), (phase, Phase)):
         told = re.sub(r"\s", "", done.out + done.err)
-        assert [phase for phase in Phase if phase not in told] == []
+        assert [one for one in values if one not in told] == []
+    assert "--phase" not in helped.out, "the names of phases are internal"
 
 
 def test_replies_are_shown_by_the_command_that_counts_them(first: Served, typed: Typed) -> None:
     ended(first.client, spawned(first.client, "quick words", label="talker", notifyParent=True), "delivered")
     listed, inbox = (typed(counting, "--state", str(first.home)) for counting in ("ps", "inbox"))
-    (logs,) = commands(listed.err)
+    *_, logs = commands(listed.err)
     assert (logs[:2], commands(inbox.err)) == (["logs", "main"], [logs])
     shown = typed(*logs)
     assert shown.code == 0

@@ -120,6 +120,10 @@ def test_a_config_that_was_refused_is_said_by_every_command_in_one_line(tmp_path
             assert first.startswith("Config not loaded; the gateway keeps the previous one: "), words
             assert "modle: not known" in first
             assert "agents: must be an object" in first
+            assert first.endswith(f"Correct the file, then: `clutch config check --state {here.home}`."), (
+                first
+            )
+            assert "Restart" not in first, "a restart would refuse the file as well"
         configure(here.home, {"announce": {"queue": {"debounceMs": 5}}})
         here.run(here.clutch.reload())
         assert typed("ps", state=here.home).err == "no tasks\n"
@@ -330,7 +334,7 @@ def test_a_fresh_machine_leads_on(tmp_path: Path, words: tuple[str, ...]) -> Non
     home = tmp_path / "state"
     shown = typed(*words, state=home)
     assert (shown.code, shown.out) == (0, "")
-    first = shlex.join(["clutch", "run", "--wait", "Say hello", "--state", str(home)])
+    first = shlex.join(["clutch", "run", "--wait", "Survey the folder", "--state", str(home)])
     assert shown.err.startswith(f"No tasks yet in {home}. Start one: `{first}` (demo model, no API key)")
     assert f"`clutch init --state {home}`" in shown.err
     if words[0] != "logs":  # one object per line of the transcript, of which there is none
@@ -359,7 +363,7 @@ def test_status_of_a_fresh_machine_says_what_to_type(tmp_path: Path) -> None:
     said = typed("status", "--json", state=home).body
     assert said["next"] == [
         f"clutch init --state {home}",
-        f"clutch run --wait 'Say hello' --state {home}",
+        f"clutch run --wait 'Survey the folder' --state {home}",
     ]
     assert (said["gateway"], said["model"]) == (None, {"name": "offline", "isDemo": True})
 

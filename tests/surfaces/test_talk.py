@@ -21,11 +21,12 @@ from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from clutch.cli.chat import message
-from clutch.cli.chat.conversation import SessionChat
+from clutch.cli.chat.session import SessionChat
 from clutch.cli.chat.stream import ChatEvent, ChatReply, EventListener, Notices, Pieces, replies
 from clutch.cli.chat.terminal import Complete, Key, Screen
 from clutch.cli.output import print_object
 from clutch.cli.show import nested
+from clutch.core.mentions import FILE_BYTES_MAX
 from clutch.core.policy import Notify
 from clutch.errors import InvalidInput
 from tests.surfaces.display import Display
@@ -153,7 +154,7 @@ def test_words_scroll_by_while_a_line_is_typed_and_nothing_is_left_over(width: i
     words = "one two three four five six seven eight nine ten eleven"
 
     def speak(screen: Screen) -> None:
-        screen.status = "3 running · 1 waiting · 12 done · $0.42"
+        screen.above = lambda: ["3 running · 1 waiting · 12 done · $0.42"[: screen.width]]
         for piece in (words[:13], words[13:40], words[40:]):
             screen.stream(piece)
         screen.say("\x1b[2Jnasty\u202e")
@@ -198,10 +199,16 @@ def test_a_mentioned_file_is_brought_along_and_one_that_cannot_be_is_said(tmp_pa
     assert whole == "read @notes.md and @missing, me@example.org\n\nnotes.md:\n````\n```\ncode\n```\n\n````"
     with pytest.raises(InvalidInput, match="is not UTF-8 text"):
         message.with_files("see @picture", tmp_path)
-    (tmp_path / "large").write_bytes(b"x" * (message.FILE_BYTES_MAX + 1))
+    (tmp_path / "large").write_bytes(b"x" * (FILE_BYTES_MAX + 1))
     with pytest.raises(InvalidInput, match="more than 48 KiB"):
         message.with_files("see @large", tmp_path)
     assert list(message.completions("@no", tmp_path)) == ["@notes.md"]
+    for name in ("lock", "token"):
+        (tmp_path / name).write_text("secret")
+    (tmp_path / "link").symlink_to("token")
+    for name in ("token", "link"):
+        with pytest.raises(InvalidInput, match="state directory of Clutch"):
+            message.with_files(f"see @{name}", tmp_path)
 
 
 def test_history_is_private_and_bounded(tmp_path: Path) -> None:
@@ -411,23 +418,3 @@ def test_a_command_of_the_chat_without_what_it_needs_says_how_it_is_written(line
 )
 def test_quotes_around_a_label_are_no_part_of_it(typed_: str, meant: str) -> None:
     assert message.target(typed_) == meant
-
-
-def test_stop_names_the_subagents_it_would_stop_and_stops_them_when_it_is_said_again(
-    tmp_path: Path, shown: Display
-) -> None:
-    chat = conversation(tmp_path)
-    chat._tasks = [{"outcome": None, "rootKey": key} for key in (SESSION, SESSION, "agent:main:chat:other")]
-    chat._submit("/stop")
-    assert chat._to_send.empty()
-    assert "2 subagents are running" in shown.text
-    chat._submit("/status")
-    chat._submit("/stop")
-    assert chat._to_send.qsize() == 1
-    chat._submit("/stop")
-    assert chat._to_send.qsize() == 2
-    chat._submit("/stop all")
-    assert chat._to_send.qsize() == 3
-    chat._tasks = []
-    chat._submit("/stop")
-    assert chat._to_send.qsize() == 4

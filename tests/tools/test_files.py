@@ -69,7 +69,7 @@ async def test_a_path_that_leaves_the_workspace_or_is_no_file_is_refused_by_name
     before = sorted(workspace.parent.rglob("*"))
     args = {"path": path, "text": "x"} if tool == "write" else {"path": path}
     if tool == "write" and path == "missing.txt":
-        assert await run(workspace, tool, **args) == "wrote missing.txt (1 bytes)"
+        assert await run(workspace, tool, **args) == "wrote missing.txt (1 byte)"
         return
     with pytest.raises(ToolFailed, match=rule) as raised:
         await run(workspace, tool, **args)
@@ -161,7 +161,7 @@ async def test_read_is_bounded_in_lines_characters_and_bytes(workspace: Path) ->
 async def test_binary_files_are_named_and_not_shown(workspace: Path, data: bytes) -> None:
     (workspace / "data").write_bytes(data)
     assert await run(workspace, "read", path="data") == f"(data is binary: {len(data)} bytes, not shown)"
-    assert "1 binary files skipped" in await run(workspace, "search", pattern="text", path="data")
+    assert "1 binary file skipped" in await run(workspace, "search", pattern="text", path="data")
 
 
 async def test_empty_and_badly_encoded_files_are_text(workspace: Path) -> None:
@@ -301,7 +301,7 @@ async def test_an_expression_that_never_ends_is_ended(
 def test_a_process_of_its_own_can_serve_the_file_tools(workspace: Path) -> None:
     """One blocking way in, with arguments as plain data."""
     root = str(workspace)
-    assert files.run("write", {"path": "new", "text": "x"}, root) == "wrote new (1 bytes)"
+    assert files.run("write", {"path": "new", "text": "x"}, root) == "wrote new (1 byte)"
     assert files.run("read", {"path": "new", "start": 1, "limit": 5}, root).startswith("     1  x\n")
     edits = [{"old": "x", "new": "y", "all": False}]
     assert files.run("edit", {"path": "new", "edits": edits}, root) == "edited new\n@@ -1 +1 @@\n-x\n+y"

@@ -143,7 +143,9 @@ class StoryOfATree:
             case "kill":
                 await db.alone(control.kill, policy, task, "not needed", "person")
             case "steer":
-                await db.alone(messages.steer, policy, task, self.world.key("steer"), "rather this", "person")
+                await db.alone(
+                    messages.steer, policy, task, self.world.key("steer"), "rather this", actor="person"
+                )
             case "redeliver":
                 await db.alone(control.redeliver, policy, task, "person")
             case "answer":
@@ -152,7 +154,8 @@ class StoryOfATree:
                     decision = Decision.ANSWER if is_question else Decision.APPROVE
                     await decide(self.world, question, decision, "left" if is_question else "")
             case how:
-                await db.alone(control.again, policy, task, how, self.world.key("again"), "", "person")
+                key = self.world.key("again")
+                await db.alone(control.again, policy, task, how, key, text="", actor="person")
 
     async def crash(self) -> None:
         self.runs.clear()

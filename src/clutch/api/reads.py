@@ -6,24 +6,25 @@ is found only among what that caller may see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from clutch.api import views
 from clutch.core import ids
 from clutch.core.authority import AgentCaller, Caller, OperatorCaller
 from clutch.core.model import Outcome, Phase
+from clutch.core.policy import Policy
 from clutch.core.views import TaskView
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions.read import lists, targets, timeline
 from clutch.transactions.read import tasks as tasks_tx
-from clutch.transactions.read.inbox import item, unread_replies, unsent, waiting_items
+from clutch.transactions.read.inbox import item, origins, unread_replies, unsent, waiting_items
 from clutch.transactions.read.lists import PAGE_MAX, ListState, TaskFilter
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
 if TYPE_CHECKING:
-    from clutch.api import objects
+    from clutch.api import inbox_objects, objects, report_objects
     from clutch.api.timeline import TreeTimeline
 
 TARGET_CHARS_MAX = 300
@@ -31,7 +32,8 @@ TARGET_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Filters of a list. `root`, `requester`: targets. `recent_minutes`: leave out tasks that ended before that."""
+    """Filters of a list. `root`, `requester`: targets. `recent_minutes`: leave out tasks that ended before that, but
+    for the newest `recent_count`, which are on the first page however many are active."""
 
     root: str | None = None
     requester: str | None = None
@@ -40,6 +42,7 @@ class Filter:
     label: str | None = None
     undelivered: bool = False
     recent_minutes: float | None = None
+    recent_count: int = 0
     state: ListState | None = None
     agent: str | None = None
     text: str | None = None
@@ -54,6 +57,12 @@ def phase_named(name: str | None) -> Phase | None:
     return None if name is None else Phase(name)
 
 
+def state_named(name: str | None) -> ListState | None:
+    if name is not None and name not in set(ListState):
+        raise InvalidInput("state", f"must be one of: {', '.join(ListState)}")
+    return None if name is None else ListState(name)
+
+
 def outcome_named(name: str | None) -> Outcome | None:
     if name is not None and name not in set(Outcome):
         raise InvalidInput("outcome", f"must be one of: {', '.join(Outcome)}")
@@ -65,7 +74,7 @@ def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[TaskFilter]:
         if given is not None and "\0" in given:
             raise InvalidInput(name, "may not contain a NUL character")
     root = None if asked.root is None else (yield from root_number(now, who, asked.root))
-    return TaskFilter(
+    wanted = TaskFilter(
         root_id=own_root(who) if root is None else root,
         requester_id=None
         if asked.requester is None
@@ -74,11 +83,14 @@ def _wanted(now: float, who: Standpoint, asked: Filter) -> Tx[TaskFilter]:
         outcome=asked.outcome,
         label=asked.label,
         is_undelivered=asked.undelivered,
-        ended_after=None if asked.recent_minutes is None else now - 60 * asked.recent_minutes,
         state=asked.state,
         agent=asked.agent,
         text=asked.text,
     )
+    if asked.recent_minutes is None:
+        return wanted
+    newest = yield from lists.newest_ended(now, wanted, asked.recent_count)
+    return replace(wanted, ended_after=min(now - 60 * asked.recent_minutes, newest))
 
 
 def found(now: float, who: Standpoint, asked: Filter) -> Tx[list[TaskView]]:
@@ -90,7 +102,7 @@ def tasks(now: float, who: Standpoint, asked: Filter) -> Tx[objects.TaskList]:
     wanted = yield from _wanted(now, who, asked)
     # The place is read before the rows: an event in between is sent twice rather than never.
     place = yield from timeline.newest(now)
-    page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor)
+    page = yield from lists.task_page(now, wanted, asked.limit, asked.cursor, newest=asked.recent_count)
     counted = yield from lists.summary(now, wanted)
     spans = None if asked.include is None else (yield from timeline.segments(now, page.tasks))
     return views.listing(page.tasks, counted, page.next, str(place), spans)
@@ -176,23 +188,30 @@ def tree_timeline(now: float, who: Standpoint, target: str, is_subtree: bool = F
     return timelines.timeline(now, found, str(place))
 
 
-def inbox(now: float, who: Standpoint) -> Tx[objects.Inbox]:
+def inbox(now: float, who: Standpoint, policy: Policy | None = None) -> Tx[inbox_objects.Inbox]:
+    """`policy`: of the gateway that works on the store; without it some effects of a decision are not known."""
     root = own_root(who)
     replies = yield from unread_replies(now, root)
     messages = yield from unsent(now, root)
-    return views.inbox((yield from waiting_items(now, root)), replies, messages)
+    items = yield from waiting_items(now, root)
+    return views.inbox(items, (yield from origins(now, items, policy)), replies, messages)
 
 
-def inbox_item(now: float, who: Standpoint, target: str) -> Tx[objects.Item]:
+def inbox_item(
+    now: float, who: Standpoint, target: str, policy: Policy | None = None
+) -> Tx[inbox_objects.Item]:
     """Raises NotFound, AmbiguousTarget."""
-    return views.item((yield from item(now, meant(target), who, own_root(who))))
+    found = yield from item(now, meant(target), who, own_root(who))
+    # A run resumes with its last answer: what the others ask belongs to what this decision does.
+    beside = [one for one in (yield from waiting_items(now)) if one.session_id == found.session_id]
+    beside = beside or [found]
+    return views.item(found, (yield from origins(now, beside, policy))[beside.index(found)])
 
 
-def usage(now: float, by: str) -> Tx[objects.Spending]:
-    if by not in set(tasks_tx.By):
-        raise InvalidInput("by", f"must be one of: {', '.join(tasks_tx.By)}")
-    wanted = tasks_tx.By(by)
-    return views.spending(wanted, (yield from tasks_tx.spending(now, wanted)))
+def usage(now: float, by: str, hours: float | None, utc_offset_minutes: int) -> Tx[report_objects.Spending]:
+    from clutch.api import costs  # most commands ask for lists
+
+    return (yield from costs.spending(now, costs.parsed(by, hours, utc_offset_minutes)))
 
 
 def result_if_any(now: float, number: int) -> Tx[objects.ResultObject | None]:

@@ -25,6 +25,7 @@ from clutch.cli.output import (
     say,
     unloaded,
 )
+from clutch.cli.source import DEMO_TASK
 from clutch.config import explain as explain_config
 from clutch.config import explain as schemas
 from clutch.config import load
@@ -225,14 +226,14 @@ def _trial(path: Path, model: str) -> ModelTrial:
 
 def _trial_lines(state: Path | None, model: str, trial: ModelTrial | None) -> list[str]:
     """Return what the call has shown, and a command that works now."""
-    first = command_for(state, "run", "--wait", "Say hello")
+    first = command_for(state, "run", "--wait", DEMO_TASK if model == OFFLINE else "Say hello")
     if trial is None:
         return [f"Next: `{first}`."]
     if trial.result.value == "ok":
         return [f"Tested {model}: OK, {trial.detail}.", f"Next: `{first}`."]
     key = explain_config.key_variable(model) or "key"
     fix = FIXES[trial.result.value].format(key=key, again=command_for(state, "init", "--force"))
-    demo = command_for(state, "run", "--wait", "Say hello", "--model", OFFLINE)
+    demo = command_for(state, "run", "--wait", DEMO_TASK, "--model", OFFLINE)
     return [
         f"Tested {model}: {trial.result.value}: {trial.detail}",
         fix,

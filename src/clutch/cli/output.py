@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import IntEnum
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from clutch import __version__
+from clutch.core.families import in_families
 from clutch.core.model import NEEDS_USER, RETRYABLE, DeliveryStatus, TaskStatus
 from clutch.core.text.format import (
     UNKNOWN,
@@ -49,10 +51,13 @@ Task = Mapping[str, Any]
 #: Writes a command line to copy.
 Command = Callable[..., str]
 
-WIDTH, WIDTH_MIN = 80, 60
+WIDTH, WIDTH_MIN = 80, 40
 LABEL_CHARS_MAX = 200
 RESULT_CHARS_MAX = 400
-ERROR_CELLS_MIN = 20
+ERROR_CELLS_MIN = 40  #: with less space the command has a line of its own
+BESIDE_MIN = 20  #: what a task does now is cut to this before its figures are left out
+TREE_CELLS_MIN = 24  #: of a task far below, whose line is wider than the terminal then
+SHORTENED_MIN = 6  #: a narrower label is cut at its end
 NO_TIME = "-"  #: of a task that has not started
 STYLES = {TaskStatus.RUNNING: "1;36", TaskStatus.QUEUED: "2", TaskStatus.DONE: "32"}  #: SGR codes
 RED, YELLOW = "31", "33"
@@ -102,6 +107,16 @@ def _cells(character: str) -> int:
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def shortened(text: str, cells: int) -> str:
+    """Cut the text in the middle and fill it, as `fitted` does: labels often differ at their end only."""
+    if cells < SHORTENED_MIN or columns(text) <= cells:
+        return fitted(text, cells)
+    end = ""
+    while columns(end + text[-len(end) - 1]) <= (cells - 1) // 2:
+        end = text[-len(end) - 1 :]
+    return fitted(fitted(text, cells - columns(end)).rstrip() + end, cells)
 
 
 # ---- words -----------------------------------------------------------------------------------------------
@@ -175,47 +190,97 @@ def summary(counted: Mapping[str, Any]) -> str:
 
 
 HEADINGS = ("#", "TASK", "STATE", "LABEL", "TIME", "TOKENS", "COST", "NOW")
-CELLS_MAX = (3, 14, 15, 28, 7, 7, 8, 60)
-#: Columns that shrink in a narrow terminal, and their least width: NOW until a reason fits, then LABEL, then NOW.
-SHRINKING = ((7, 24), (3, 8), (7, 0))
+NUMBER, TASK, STATE, LABEL, TIME, TOKENS, COST, NOW = range(len(HEADINGS))
+#: What a list that is too wide gives up, in this order: a column and the width it keeps; 0 leaves it out. The id stays.
+NARROWER = (
+    (NOW, 60), (LABEL, 40), (NOW, 24), (LABEL, 28), (COST, 0), (TOKENS, 0), (LABEL, 12), (NOW, 0), (TIME, 0),
+    (NUMBER, 0), (LABEL, 8), (STATE, 8),
+)  # fmt: skip
 RIGHT = ("#", "TIME", "TOKENS", "COST")
-INDENT = 5  #: of the line below a failed task: where its id begins
+NUMBERED_MAX = 200  #: a gateway remembers so many numbers of a list
+INDENT = 2  #: of the line below a failed task, and of each level of a family
 
 
-def table(tasks: Sequence[Task], now: float, command: Command, stalled_s: float | None = None) -> str:
-    rows = [HEADINGS, *(_row(number, task, now, stalled_s) for number, task in enumerate(tasks, start=1))]
-    wide = [min(most, max(columns(row[place]) for row in rows)) for place, most in enumerate(CELLS_MAX)]
-    for place, least in SHRINKING:
-        wide[place] -= max(0, min(wide[place] - least, sum(wide) + 2 * len(wide) - 2 - width()))
+def placed(tasks: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """Return the tasks of a list in the order in which they are shown, each with its level below the top."""
+    return in_families(tasks, itemgetter("taskId"), itemgetter("parentTaskId"))
+
+
+def with_numbers(tasks: Sequence[dict[str, Any]], after: int = 0) -> list[dict[str, Any]]:
+    """Add the numbers that a gateway remembers of a page: further pages are numbered in their own order."""
+    return [{**task, "number": number} for number, (_, task) in enumerate(placed(tasks), start=after + 1)]
+
+
+def is_finished(task: Task) -> bool:
+    """Whether the task has ended and its result is not undelivered, which needs attention."""
+    return task["outcome"] is not None and task["delivery"]["status"] != DeliveryStatus.UNDELIVERED
+
+
+def table(
+    tasks: Sequence[dict[str, Any]], now: float, command: Command, stalled_s: float | None = None
+) -> str:
+    shown = placed(tasks)
+    rows = [HEADINGS, *(_row(*one, now, stalled_s) for one in enumerate(shown, start=1))]
+    wide = _widths(rows)
     lines = [coloured(_line(rows[0], wide), "1")]
-    for task, row in zip(tasks, rows[1:], strict=True):
+    for (_, task), row in zip(shown, rows[1:], strict=True):
         lines += _with_failure(task, _line(row, wide), " " * INDENT, command)
     return "\n".join(lines)
 
 
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column, so that a line fits the terminal and uses it."""
+    wide = [max(columns(row[place]) for row in rows) for place in range(len(HEADINGS))]
+    for place, least in NARROWER:
+        excess = sum(wide) + 2 * (sum(map(bool, wide)) - 1) - width()
+        if excess > 0:
+            wide[place] = min(wide[place], max(least, wide[place] - excess)) if least else 0
+    # What was left out or cut too far gives its width to the columns that can use it.
+    spare = width() - sum(wide) - 2 * (sum(map(bool, wide)) - 1)
+    for place in (LABEL, NOW) if wide[NOW] else (LABEL,):
+        most = max(columns(row[place]) for row in rows)
+        more = max(0, min(spare, most - wide[place]))
+        wide[place], spare = wide[place] + more, spare - more
+    return wide
+
+
 def _with_failure(task: Task, text: str, before: str, command: Command) -> Iterator[str]:
-    """Yield the line of a task, and below a failed one its error. The error is cut, never the command."""
+    """Yield the line of a task, and below a failed one its error and the command, which is never cut."""
     yield coloured(text, style(task))
     if (said := failure(task, command)) is not None:
         error, arrow, retry = said.rpartition(" -> ")
-        room = max(ERROR_CELLS_MIN, width() - columns(before + arrow + retry))
-        yield before + coloured(fitted(error, room).rstrip() + arrow + retry, style(task))
+        room = width() - columns(before)
+        beside = room - columns(arrow + retry)
+        if columns(error) <= beside or beside >= ERROR_CELLS_MIN:
+            yield before + coloured(fitted(error, beside).rstrip() + arrow + retry, style(task))
+        else:
+            yield before + coloured(fitted(error, room).rstrip(), style(task))
+            yield before + coloured(arrow.lstrip() + retry, style(task))
 
 
-def _row(number: int, task: Task, now: float, stalled_s: float | None) -> tuple[str, ...]:
-    named = "  " * (task["depth"] - 1) + label(task)
+def _row(number: int, one: tuple[int, Task], now: float, stalled_s: float | None) -> tuple[str, ...]:
+    level, task = one
+    number = task.get("number", number)
     figures = (elapsed(task, now), used(task), cost(task))
-    beside = _beside(task, now, stalled_s) or task["doingNow"]
-    return (str(number), task["taskId"], task["status"], named, *figures, beside)
+    named = " " * (INDENT * level) + label(task)
+    return (
+        str(number) if number <= NUMBERED_MAX else "",
+        task["taskId"],
+        task["status"],
+        named,
+        *figures,
+        _beside(task, now, stalled_s),
+    )
 
 
 def _line(row: Sequence[str], wide: Sequence[int]) -> str:
-    cells = (fitted(cell, most) for cell, most in zip(row, wide, strict=True))
-    placed = (
-        cell.rstrip().rjust(len(cell)) if heading in RIGHT else cell
-        for heading, cell in zip(HEADINGS, cells, strict=True)
+    shown = [place for place, cells in enumerate(wide) if cells]
+    cells = [(shortened if place == LABEL else fitted)(row[place], wide[place]) for place in shown]
+    aligned = (
+        cell.rstrip().rjust(len(cell)) if HEADINGS[place] in RIGHT else cell
+        for place, cell in zip(shown, cells, strict=True)
     )
-    return "  ".join(placed).rstrip()
+    return "  ".join(aligned).rstrip()
 
 
 def forest(tops: Iterable[Task], now: float, command: Command, stalled_s: float | None = None) -> str:
@@ -237,8 +302,7 @@ def _branches(
     for task in tasks:
         is_last = task is tasks[-1]
         below = before + ("    " if is_last else "│   ")
-        cells = width() - len(below)
-        text = fitted(one_line(task, now, stalled_s, cells), cells).rstrip()
+        text = one_line(task, now, stalled_s, max(TREE_CELLS_MIN, width() - len(below)))
         first, *rest = _with_failure(task, text, below, command)
         yield f"{before}{'└── ' if is_last else '├── '}{first}"
         yield from rest
@@ -248,20 +312,32 @@ def _branches(
 def one_line(task: Task, now: float, stalled_s: float | None = None, cells: int | None = None) -> str:
     """`running · AI research · 2m30s · 15.2k tok · web_fetch "example.com" · 4 s · t_7f3a`
 
-    `cells`: the width. What the task does now is cut to fit, so that its id stays readable."""
+    `cells`: the width. The id stays readable in it: what the task does now is cut first, then the figures are left out,
+    and the label is shortened last."""
     time_ = elapsed(task, now)
-    parts = (
-        task["status"],
-        label(task, 40),
+    figures = [
         "" if time_ == NO_TIME else time_,
         "" if used(task) == UNKNOWN else f"{used(task)} tok",
         "" if cost(task) == "n/a" else cost(task),
-    )
-    beside = _beside(task, now, stalled_s)
-    before, after = "".join(f"{part} · " for part in parts if part), f" · {task['taskId']}"
-    if cells is not None:
-        beside = fitted(beside, cells - columns(before + after)).rstrip()
-    return before + beside + after if beside else before + task["taskId"]
+    ]
+    named, beside = label(task, 40), _beside(task, now, stalled_s)
+    while cells is not None:
+        excess = columns(_joined(task, named, figures, beside)) - cells
+        if excess <= 0:
+            break
+        if columns(beside) > BESIDE_MIN or (beside and not any(figures)):
+            beside = fitted(beside, max(0, columns(beside) - excess, BESIDE_MIN if any(figures) else 0))
+        elif any(figures):
+            figures[max(place for place, figure in enumerate(figures) if figure)] = ""
+        else:
+            named = shortened(named, max(4, columns(named) - excess))
+            break
+    return _joined(task, named, figures, beside)
+
+
+def _joined(task: Task, named: str, figures: Sequence[str], beside: str) -> str:
+    parts = (task["status"], named.rstrip(), *figures, beside.rstrip(), task["taskId"])
+    return " · ".join(part for part in parts if part)
 
 
 def hour(moment: str) -> str:
@@ -402,7 +478,19 @@ def unloaded(home: Path, found: Address) -> str | None:
         found = discovery.find(home) or found
     if found.config is None or (missing := found.config.missing) is None:
         return None
+    if found.config.error and _is_invalid(home):
+        # A restart would refuse the file as well.
+        check = typed("config", "check", state=discovery.named_state(home))
+        return f"{missing}. Correct the file, then: `{check}`."
     return f"{missing}. Restart to apply: {found.restart(home)}."
+
+
+def _is_invalid(home: Path) -> bool:
+    try:
+        _check_config(home)
+    except ConfigInvalid:
+        return True
+    return False
 
 
 def _check_config(home: Path) -> None:
@@ -473,6 +561,11 @@ def print_text(text: str) -> None:
 def is_interactive() -> bool:
     """Whether a question can be asked on stderr."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def is_screen() -> bool:
+    """Whether a whole screen can be drawn: Textual draws it on stderr."""
+    return is_terminal() and sys.stderr.isatty()
 
 
 def is_terminal() -> bool:

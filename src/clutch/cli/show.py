@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
@@ -17,84 +17,138 @@ import typer
 
 from clutch.cli import output
 from clutch.cli.options import All, AsJson, JsonLines, State, Target
-from clutch.cli.output import answering, command_for, gateway, is_terminal, print_object, print_text, say
+from clutch.cli.output import (
+    answering,
+    command_for,
+    gateway,
+    is_screen,
+    is_terminal,
+    print_object,
+    print_text,
+    say,
+)
 from clutch.cli.source import (
     MAIN_SESSION,
     Followed,
     GatewayConnection,
     GatewaySource,
+    Source,
     messages,
     resumable,
     source,
 )
 from clutch.core.model import Phase
-from clutch.core.text.format import counted, money, tokens, visible
+from clutch.core.text.format import counted, money, tokens, typed, visible
+from clutch.errors import MissingExtra, NoGateway, extra
 from clutch.surfaces.discovery import PROBLEM
 from clutch.surfaces.http_client import GatewayClient, session_path
 
 FOLLOW_S = 0.5
 RECENT_MINUTES = 30
+FINISHED = 10  #: the newest so many finished tasks are in every list, however old they are
 PAGE = 200
 MAIN = ("main", MAIN_SESSION)
 NEWEST = ("last", *MAIN)  #: targets that exist as soon as there is anything
 NO_TASK: dict[str, Any] = {"task": None, "text": "", "timeline": [], "deliveries": [], "stuck": None}
 REPLIES_SHOWN_MAX = 3
 PROBLEM_CHARS_MAX = 2000
-TOP_EVERY_S = 1.0
-TOP_LEAVES = ("q", "escape", "c-c", "c-d")
 
 looks = typer.Typer()
 
 
+class ListPartOption(StrEnum):
+    """The states by which the API filters a list. (`--state` is the state directory.)"""
+
+    ACTIVE = "active"
+    ATTENTION = "attention"
+    FINISHED = "finished"
+    FAILED = "failed"
+    UNDELIVERED = "undelivered"
+
+
+PARTS = ", ".join(ListPartOption)
+
+
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """The filter of a list."""
+    """The filter of a list. `limit`: of finished tasks; None: all of them."""
 
     is_all: bool = False
     root: str | None = None
     phase: str | None = None
+    state: str | None = None
     is_undelivered: bool = False
-    limit: int = PAGE
+    limit: int | None = PAGE
     cursor: str | None = None
 
     def to_query(self) -> dict[str, Any]:
-        """Return the query; without a filter, tasks that ended long ago are left out."""
-        recent = None if self.is_all or self.phase or self.is_undelivered else RECENT_MINUTES
-        wanted = {"root": self.root, "phase": self.phase, "limit": self.limit, "cursor": self.cursor}
-        return {**wanted, "recentMinutes": recent, "undelivered": self.is_undelivered}
+        """Return the query of the first page; without a filter, tasks that ended long ago are left out."""
+        is_filtered = self.phase or self.state or self.is_undelivered
+        wanted = {"root": self.root, "phase": self.phase, "state": self.state, "cursor": self.cursor}
+        return {
+            **wanted,
+            "limit": min(self.limit or PAGE, PAGE),
+            "recentMinutes": None if self.is_all or is_filtered else RECENT_MINUTES,
+            "recentCount": min(self.limit or FINISHED, PAGE) if self.cursor is None else 0,
+            "undelivered": self.is_undelivered,
+        }
+
+    def listed(self, here: Source, *, numbered: bool = False) -> dict[str, Any]:
+        """Return one page with everything active and undelivered, and at most `limit` finished tasks."""
+        query = {**self.to_query(), "numbered": numbered}
+        page = here.tasks(**query)
+        page["tasks"] = output.with_numbers(page["tasks"]) if numbered else page["tasks"]
+        while page["next"] is not None:
+            ended = sum(output.is_finished(task) for task in page["tasks"])
+            if self.limit is not None and ended >= self.limit:
+                break
+            room = PAGE if self.limit is None else min(PAGE, self.limit - ended)
+            more = here.tasks(**{**query, "cursor": page["next"], "limit": room})
+            fresh = output.with_numbers(more["tasks"], len(page["tasks"])) if numbered else more["tasks"]
+            page = {**page, "tasks": [*page["tasks"], *fresh], "next": more["next"]}
+        return page
 
 
 @looks.command()
 def ps(
-    all_: All = False,
+    all_: Annotated[
+        bool, typer.Option("--all", "-a", help="All finished tasks, also archived ones.")
+    ] = False,
     root: Annotated[
         str | None, typer.Option(help="Only the tree of this task or session.", show_default=False)
     ] = None,
-    phase: Annotated[
-        Phase | None,
-        typer.Option(metavar="PHASE", help=f"Only this phase: {', '.join(Phase)}.", show_default=False),
+    only: Annotated[
+        ListPartOption | None,
+        typer.Option("--only", metavar="PART", help=f"Only this part: {PARTS}.", show_default=False),
     ] = None,
+    phase: Annotated[Phase | None, typer.Option(metavar="PHASE", hidden=True)] = None,
     undelivered: Annotated[bool, typer.Option("--undelivered", help="Only undelivered results.")] = False,
     limit: Annotated[
-        int, typer.Option(min=1, max=200, help="At most this many; active tasks are always all shown.")
-    ] = 50,
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"At most this many finished tasks; active ones are always all shown. Default: {FINISHED}.",
+            show_default=False,
+        ),
+    ] = None,
     cursor: Annotated[
         str | None, typer.Option(help="Continue after an earlier list: its `next`.", show_default=False)
     ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """List tasks: needs attention, active, then the newest finished.
+    """List tasks: needs attention, running, queued, then finished.
 
-    Shows every active task, also beyond --limit. Works without a gateway.
+    Shows every active task and the 10 that finished last. Works without a gateway.
 
     Example: clutch ps --all"""
     wanted = ListOptions(
         is_all=all_,
         root=root,
         phase=phase and phase.value,
+        state=only and only.value,
         is_undelivered=undelivered,
-        limit=limit,
+        limit=limit or (None if all_ else FINISHED),
         cursor=cursor,
     )
     _list(state, wanted, as_json=as_json)
@@ -112,7 +166,7 @@ def dead(state: State = None, as_json: AsJson = False) -> None:
 
 def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: str = "ps") -> None:
     with answering(command, as_json=as_json), source(state) as here:
-        page = here.tasks(**wanted.to_query(), numbered=not as_json)
+        page = wanted.listed(here, numbered=not as_json)
         if as_json:
             print_object(command, {"at": output.moment_now(), **page})
             return
@@ -120,7 +174,8 @@ def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: st
             print(_table(state, page))
         if here.is_fresh:
             return
-        say(output.summary(page["summary"]) + (f" · more: --cursor {page['next']}" if page["next"] else ""))
+        more = "" if page["next"] is None else f" · older ones: `{command_for(state, 'ps', '-a')}`"
+        say(output.summary(page["summary"]) + more)
         _point_to_replies(state, page["summary"])
         if page["summary"]["unsent"]:
             _show_unsent(here.inbox())
@@ -128,38 +183,28 @@ def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: st
 
 @looks.command()
 def top(state: State = None, as_json: AsJson = False) -> None:
-    """Show the list of tasks live; q leaves.
+    """Watch all tasks live, and act on them with keys.
 
-    With --json, or where the output is no terminal, it is shown once.
+    Shows the tree of tasks, the transcript of the selected one and the inbox; ? lists the keys. With --json, or where
+    the output is no terminal, it prints the list once, as without Textual (extra `top`).
 
     Example: clutch top"""
-    if as_json or not is_terminal():
+    if as_json or not is_screen():
         return _list(state, ListOptions(), as_json=as_json, command="top")
-    from clutch.cli.chat.terminal import Keyboard, whole_screen
-
-    with answering("top", as_json=False), source(state) as here:
-        keyboard, wanted = Keyboard(), ListOptions().to_query()
-        with keyboard.opened(), whole_screen():
-            _draw(state, here.tasks(**wanted))
-            while not any(key in TOP_LEAVES for key in keyboard.wait(TOP_EVERY_S)):
-                _draw(state, here.tasks(**wanted))
+    with answering("top", as_json=False):
+        try:
+            with extra("top", "the terminal dashboard"):
+                from clutch.cli.top import app
+            client = gateway(state, is_new_work=True)
+        except (MissingExtra, NoGateway) as error:
+            say(f"{error}. The plain list:")
+            return _list(state, ListOptions(), as_json=False, command="top")
+        app.run(state, client)
 
 
 def _table(state: Path | None, page: Mapping[str, Any]) -> str:
     command = partial(command_for, state)
     return output.table(page["tasks"], output.now(), command, page.get("stalledAfterSeconds"))
-
-
-def _draw(state: Path | None, page: Mapping[str, Any]) -> None:
-    columns, rows = shutil.get_terminal_size()
-    lines = [
-        f"{output.clock(output.moment_now())}  {output.summary(page['summary'])}  (q leaves)"[:columns],
-        "",
-    ]
-    if page["tasks"]:
-        lines += _table(state, page).split("\n")
-    sys.stdout.write("\x1b[H\x1b[J" + "\r\n".join(lines[: rows - 1]))
-    sys.stdout.flush()
 
 
 @looks.command()
@@ -177,7 +222,8 @@ def tree(
 
     Example: clutch tree last"""
     with answering("tree", as_json=as_json), source(state) as here:
-        page = here.tasks(**ListOptions(is_all=all_ or target is not None, root=target).to_query())
+        is_all = all_ or target is not None
+        page = ListOptions(is_all=is_all, root=target, limit=None if is_all else PAGE).listed(here)
         tops = nested(page["tasks"])
         if as_json:
             print_object("tree", {"at": output.moment_now(), **page, "tasks": tops})
@@ -229,7 +275,9 @@ def _show_unsent(said: Mapping[str, Any]) -> None:
 
     for one in said["unsent"]:
         where = f"{one['channel']}:{one['target']}"
-        print_text(unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], one["attempts"]))
+        print_text(
+            unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], attempts=one["attempts"])
+        )
 
 
 def _point_to_replies(state: Path | None, page: Mapping[str, Any]) -> None:
@@ -276,16 +324,20 @@ def logs(
         if follow and not meant.is_over:
             with resumable(state, "logs", "-f", meant.name):
                 meant = _follow(GatewayConnection(state, gateway(state)), meant.name, after, as_json=as_json)
-        _print_failure(meant.failed, as_json=as_json)
+        _print_failure(state, meant.failed, as_json=as_json)
 
 
-def _print_failure(task: Mapping[str, Any] | None, *, as_json: bool) -> None:
-    """Print why the task failed, which no transcript contains."""
+def _print_failure(state: Path | None, task: Mapping[str, Any] | None, *, as_json: bool) -> None:
+    """Print why the task failed, which no transcript contains, and the command that runs it again."""
     if task is None:
         return
     body = {"outcome": task["outcome"], "status": task["status"], "error": task["error"]}
     line = {"seq": None, "at": task["endedAt"], "runId": None, "kind": "end", "body": body}
-    print_object("log", line) if as_json else print_text(output.log_line(line))
+    if as_json:
+        return print_object("log", line)
+    print_text(output.log_line(line))
+    if output.failure(task, typed) is not None:
+        say(f"-> {command_for(state, 'retry', task['taskId'])}")
 
 
 def _hear_all(client: GatewayClient, printed: Container[str], *, as_json: bool) -> None:
@@ -364,21 +416,15 @@ def replay(target: Target, state: State = None, as_json: JsonLines = False) -> N
                     print_text(output.step_line(step))
 
 
-def nested(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tasks with their children in `nodes`. A task without its parent in the list is on top, at the place of
-    the first of its descendants, so that an active child of a finished parent precedes other finished tasks."""
-    shown = {task["taskId"]: {**task, "nodes": []} for task in tasks}
-    tops: dict[str, dict[str, Any]] = {}
-    for task in shown.values():
-        if (above := shown.get(task["parentTaskId"])) is not None:
-            above["nodes"].append(task)
-        # Upwards. Imported tasks can be each other's parents, and are left out then.
-        line = [task]
-        while (above := shown.get(line[-1]["parentTaskId"])) is not None and above not in line:
-            line.append(above)
-        if above is None:
-            tops.setdefault(line[-1]["taskId"], line[-1])
-    return list(tops.values())
+def nested(tasks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tasks that are on top of their families, in their order, with their children in `nodes`."""
+    tops: list[dict[str, Any]] = []
+    line: list[dict[str, Any]] = []  #: from the top of the present family down to the task before
+    for level, task in output.placed(tasks):
+        node = {**task, "nodes": []}
+        (line[level - 1]["nodes"] if level else tops).append(node)
+        line[level:] = [node]
+    return tops
 
 
 # --------------------------------------------------------------------------------------------------
@@ -394,33 +440,44 @@ class UsageGroupingOption(StrEnum):
     AGENT = "agent"
     MODEL = "model"
     DAY = "day"
+    TREE = "tree"
 
 
 @looks.command()
 def cost(
     by: Annotated[UsageGroupingOption, typer.Option(help="Group by.")] = UsageGroupingOption.ROOT,
+    hours: Annotated[
+        float | None, typer.Option(help="Only calls of the last hours.", show_default=False)
+    ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tokens and the cost of model calls.
 
-    Works without a gateway.
+    Days are counted in the time zone of this terminal. Works without a gateway.
 
     Example: clutch cost --by day"""
     with answering("cost", as_json=as_json), source(state) as here:
-        said = here.usage(by.value)
+        said = here.usage(by.value, hours, _utc_offset_minutes())
         total = added_up(said["usage"])
         if as_json:
             print_object("cost", {**said, "total": total})
             return
         if said["usage"]:
-            print(output.coloured(_line(by.value.upper(), HEADINGS), "1"))
+            print(output.coloured(usage_line(by.value.upper(), HEADINGS), "1"))
         for one in said["usage"]:
-            print(_line(visible(one["name"], NAME_CELLS), _figures(one)))
+            print(usage_line(visible(one["name"], NAME_CELLS), figures(one)))
         if said["usage"]:
-            print(_line("total", _figures(total)))
+            print(usage_line("total", figures(total)))
         else:
             say("No model calls yet.")
+        for one in said["unpriced"]:
+            used = f", {tokens(one['tokens'])} tokens" if one["tokens"] else ""
+            print(f"cost unknown: {visible(one['model'], NAME_CELLS)}, {counted(one['calls'], 'call')}{used}")
+
+
+def _utc_offset_minutes() -> int:
+    return round((datetime.now().astimezone().utcoffset() or timedelta()).total_seconds() / 60)
 
 
 def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -430,7 +487,7 @@ def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**{name: sum(one[name] for one in usage) for name in COUNTED}, "usd": usd}
 
 
-def _figures(one: Mapping[str, Any]) -> tuple[str, ...]:
+def figures(one: Mapping[str, Any]) -> tuple[str, ...]:
     usd = "n/a" if one["usd"] is None else money(Decimal(one["usd"]))
     # The tokens of calls without an answer are unknown.
     is_known = one["input"] or not one["calls"]
@@ -438,5 +495,5 @@ def _figures(one: Mapping[str, Any]) -> tuple[str, ...]:
     return (str(one["calls"]), *counts, usd)
 
 
-def _line(name: str, figures: Sequence[str]) -> str:
-    return output.fitted(name, NAME_CELLS) + "".join(f"{figure:>8}" for figure in figures)
+def usage_line(name: str, figures: Sequence[str], name_cells: int = NAME_CELLS) -> str:
+    return output.fitted(name, name_cells) + "".join(f"{figure:>8}" for figure in figures)

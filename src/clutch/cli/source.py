@@ -21,6 +21,7 @@ from clutch.surfaces.discovery import blocked, has_store, named_state
 from clutch.surfaces.http_client import Declined, GatewayClient, connect, session_path, task_path
 
 Object = dict[str, Any]
+DEMO_TASK = "Survey the folder"  #: what the demo model can do
 MAIN_SESSION = "agent:main:main"
 
 
@@ -62,7 +63,7 @@ class Source(Protocol):
 
     def inbox(self) -> Object: ...
 
-    def usage(self, by: str) -> Object: ...
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object: ...
 
 
 class GatewaySource:
@@ -107,8 +108,9 @@ class GatewaySource:
     def inbox(self) -> Object:
         return self._get("/v1/inbox")
 
-    def usage(self, by: str) -> Object:
-        return self._get("/v1/usage", by=by)
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
+        period = {} if hours is None else {"hours": hours}
+        return self._get("/v1/usage", by=by, utcOffsetMinutes=utc_offset_minutes, **period)
 
     def _get(self, path: str, **query: Any) -> Object:
         got: Object = self._client.get(path, **query)
@@ -128,8 +130,14 @@ class OfflineSource:
         self._who = reads.standpoint(OperatorCaller(EVERY_SCOPE))
 
     def tasks(self, **wanted: Any) -> Object:
-        recent, phase, _ = wanted.pop("recentMinutes"), wanted.pop("phase"), wanted.pop("numbered", None)
-        asked = self._reads.Filter(**wanted, recent_minutes=recent, phase=self._reads.phase_named(phase))
+        wanted.pop("numbered", None)
+        changed = {
+            "recent_minutes": wanted.pop("recentMinutes"),
+            "recent_count": wanted.pop("recentCount"),
+            "phase": self._reads.phase_named(wanted["phase"]),
+            "state": self._reads.state_named(wanted["state"]),
+        }
+        asked = self._reads.Filter(**{**wanted, **changed})
         return self._read(self._reads.tasks, self._who, asked)
 
     def task(self, target: str) -> Object:
@@ -162,8 +170,8 @@ class OfflineSource:
     def inbox(self) -> Object:
         return self._read(self._reads.inbox, self._who)
 
-    def usage(self, by: str) -> Object:
-        return self._read(self._reads.usage, by)
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
+        return self._read(self._reads.usage, by, hours, utc_offset_minutes)
 
     def _read(self, fn: Callable[..., Any], *args: Any) -> Object:
         got: Object = self._look(fn, *args)
@@ -214,9 +222,9 @@ def _client_or_notice(home: Path, state: Path | None) -> GatewayClient | str:
 
 def first_steps(home: Path, state: Path | None) -> str:
     """Return what to type on a fresh machine."""
-    first = f"Start one: `{command_for(state, 'run', '--wait', 'Say hello')}`"
     if (home / discovery.CONFIG_FILE).exists():
-        return f"{first}."
+        return f"Start one: `{command_for(state, 'run', '--wait', 'Say hello')}`."
+    first = f"Start one: `{command_for(state, 'run', '--wait', DEMO_TASK)}`"
     return f"{first} (demo model, no API key), or choose a model: `{command_for(state, 'init')}`."
 
 

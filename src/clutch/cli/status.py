@@ -20,7 +20,7 @@ from clutch.cli import output
 from clutch.cli.options import AsJson, State
 from clutch.cli.output import answering, command_for, home_of, print_object, print_text, unloaded
 from clutch.cli.show import COUNTED, ListOptions
-from clutch.cli.source import Source, source
+from clutch.cli.source import DEMO_TASK, Source, source
 from clutch.core.text.format import counted, duration, money, size, tokens
 from clutch.errors import ClutchError, ConfigInvalid
 from clutch.surfaces import discovery
@@ -129,7 +129,7 @@ def _model(health: Mapping[str, Any], configured: str | None) -> Object:
 
 def _spent_today(here: Source) -> Object:
     today = datetime.now(UTC).date().isoformat()
-    used = next((one for one in here.usage("day")["usage"] if one["name"] == today), NOTHING_USED)
+    used = next((one for one in here.usage("day", 24.0, 0)["usage"] if one["name"] == today), NOTHING_USED)
     return {"day": today, **{name: used[name] for name in (*COUNTED, "usd")}}
 
 
@@ -164,7 +164,7 @@ def _next(found: Mapping[str, Any], state: Path | None, *, is_fresh: bool) -> It
     if tasks["running"] or tasks["queued"] or tasks["waiting"]:
         yield command_for(state, "top")
     elif is_fresh or found["gateway"] is None:
-        yield command_for(state, "run", "--wait", "Say hello")
+        yield command_for(state, "run", "--wait", DEMO_TASK if found["model"]["isDemo"] else "Say hello")
     else:
         yield command_for(state, "open")
 

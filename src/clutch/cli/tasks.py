@@ -22,8 +22,16 @@ from clutch.cli.options import (
     text_argument,
 )
 from clutch.cli.output import answering, gateway, is_interactive, print_object, print_text, say
+from clutch.core.text.format import visible
 from clutch.errors import ClutchError, InvalidInput
-from clutch.surfaces.http_client import GatewayClient, item_path, message_path, session_path, task_path
+from clutch.surfaces.http_client import (
+    Declined,
+    GatewayClient,
+    item_path,
+    message_path,
+    session_path,
+    task_path,
+)
 
 SLACK_S = 45.0  #: beyond the wait of a request: some actions give a task a moment
 
@@ -228,7 +236,8 @@ def _shown(item: Mapping[str, Any], target: str, wanted: DecisionOptions) -> str
             rule = f"is needed to decide without a terminal: --hash {item['hash']}, or --yes"
             raise InvalidInput("--hash", rule)
         say(f"{item['kind'].capitalize()} of {item['label']} ({item['id']}):\n\n{item['text']}\n")
-        typer.confirm(f"{wanted.decision.capitalize()} this {item['kind']}?", abort=True, err=True)
+        what = "tool call" if item["kind"] == "approval" else item["kind"]
+        typer.confirm(f"{wanted.decision.capitalize()} this {what}?", abort=True, err=True)
     return str(item["hash"])
 
 
@@ -304,6 +313,7 @@ def delete(
     keep_transcript: Annotated[
         bool, typer.Option("--keep-transcript", help="Archive the session instead; its transcript stays.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete a main session without asking.")] = False,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
@@ -312,8 +322,22 @@ def delete(
     Example: clutch delete agent:main:chat:draft"""
     options = {"kill": kill, "force": force, "keepTranscript": keep_transcript}
     with answering("delete", as_json=as_json):
-        said = gateway(state).delete(session_path(session), **options)
+        client = gateway(state)
+        if not yes and is_interactive() and _is_main(client, session):
+            what = "Archive" if keep_transcript else "Delete"
+            ends = "" if keep_transcript else " and its transcript for good"
+            typer.confirm(f"{what} the main session {visible(session, 200)}{ends}?", abort=True, err=True)
+        said = client.delete(session_path(session), **options)
         print_object("delete", said) if as_json else say(f"{said['status']}: {said['sessionKey']}")
+
+
+def _is_main(client: GatewayClient, session: str) -> bool:
+    """Whether a target names no task: the session of one is deleted with its task, which was ended before."""
+    try:
+        client.get(task_path(session))
+    except Declined as error:
+        return error.code == "not_found"
+    return False
 
 
 # --------------------------------------------------------------------------------------------------

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple
 
-from clutch.core.model import NEEDS_USER, Delivery, DeliveryStatus, Outcome, Phase, Reason, TaskStatus
+from clutch.core.model import (
+    NEEDS_USER,
+    Delivery,
+    DeliveryStatus,
+    Outcome,
+    Phase,
+    Reason,
+    RunState,
+    TaskStatus,
+)
 from clutch.core.questions import QuestionKind, question_status
 from clutch.core.text.format import (
     ERROR_MAX,
@@ -28,11 +37,13 @@ QUESTION_MAX = 160  # characters of a question in a list
 
 
 class ListGroup(IntEnum):
-    """The order of a list. Undelivered results come after what needs the user, and finished tasks last."""
+    """The order of a list."""
 
     NEEDS_USER = auto()
+    UNDELIVERED = auto()
     RUNNING = auto()
     QUEUED = auto()
+    FINISHED = auto()
 
 
 def list_group(status: TaskStatus) -> ListGroup:
@@ -116,6 +127,15 @@ def task_status(view: TaskView) -> TaskStatus:
         is_due=view.parked_until is not None and view.parked_until <= view.at,
         is_paused=view.is_paused,
     )
+
+
+def list_order(view: TaskView) -> tuple[ListGroup, float, int]:
+    """Return the place of a task in a list: active tasks in the order of creation, ended ones newest first."""
+    if view.outcome is None:
+        return list_group(task_status(view)), view.created_at, view.task_id
+    is_lost = view.delivery.state is Delivery.UNDELIVERED
+    group = ListGroup.UNDELIVERED if is_lost else ListGroup.FINISHED
+    return group, -(view.ended_at or 0.0), -view.task_id
 
 
 # ---- the result ------------------------------------------------------------------------------------------
@@ -288,3 +308,25 @@ def elapsed_s(view: TaskView) -> float | None:
         return None
     end = view.ended_at if view.outcome is not None and view.ended_at is not None else view.at
     return max(0.0, end - view.started_at)
+
+
+def session_status(
+    run: RunState | None, *, is_owned: bool, has_failed: bool, letters: int, children: int
+) -> TaskStatus | None:
+    """Return the state of a main session, which has no task. None: idle.
+
+    `run`: its open run. `is_owned`: a worker has it. `has_failed`: its last model call did. `letters`: that it has not
+    read. `children`: that still work."""
+    match run:
+        case RunState.RUNNING if is_owned:
+            return TaskStatus.RUNNING
+        case RunState.ASKING:
+            return TaskStatus.NEEDS_ANSWER
+        case RunState.PARKED:
+            return TaskStatus.FAILING if has_failed else TaskStatus.WAITING
+        case RunState.RUNNING | RunState.ANSWERED:
+            return TaskStatus.QUEUED
+        case _ if letters:
+            return TaskStatus.QUEUED
+        case _:
+            return TaskStatus.WAITING if children else None

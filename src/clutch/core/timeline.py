@@ -34,7 +34,7 @@ class Standing:
     error: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
-    delivered_at: float | None = None
+    delivery_at: float | None = None  #: when it was delivered or given up
 
 
 _OUTCOMES: Final[Mapping[str, Outcome]] = {one.value: one for one in Outcome}
@@ -47,7 +47,7 @@ def after(before: Standing, line: TimelineEntry) -> Standing:
     if line.generation != before.generation:
         now = replace(
             now, generation=line.generation, delivery=Delivery.NONE, delivery_cause=Reason.NONE, attempts=0,
-            error=None, ended_at=None, delivered_at=None, outcome=None,
+            error=None, ended_at=None, delivery_at=None, outcome=None,
         )  # fmt: skip
     if not line.is_note:
         is_first = line.to_phase is Phase.RUNNING and now.started_at is None
@@ -58,8 +58,8 @@ def after(before: Standing, line: TimelineEntry) -> Standing:
     delivery = _delivery(line)
     if delivery is not None:
         now = replace(now, delivery=delivery[0], delivery_cause=delivery[1])
-        is_delivered = delivery[0] is Delivery.DELIVERED
-        now = replace(now, delivered_at=line.at) if is_delivered else now
+        is_over = delivery[0] in (Delivery.DELIVERED, Delivery.UNDELIVERED)
+        now = replace(now, delivery_at=line.at) if is_over else now
     if line.cause in (Reason.ATTEMPT, Reason.REDELIVERED):
         now = replace(now, attempts=now.attempts + 1 if line.cause is Reason.ATTEMPT else 0)
     outcome = None if line.outcome is None else _OUTCOMES[line.outcome]
@@ -220,7 +220,7 @@ def _view(
         generation=now.generation,
         started_at=now.started_at,
         ended_at=view.ended_at if _is_last(view, now) else now.ended_at,
-        delivery=delivery_view(now.delivery, now.delivery_cause, now.detail, now.attempts, now.delivered_at),
+        delivery=delivery_view(now.delivery, now.delivery_cause, now.detail, now.attempts, now.delivery_at),
         step=0 if last is None else max(0, last.seq - base),
         current_tool=None if last is None or tool is None else CurrentTool(*tool, last.at),
         called_at=last.at if last is not None and is_running and tool is None else None,

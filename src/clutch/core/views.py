@@ -160,7 +160,7 @@ class DeliveryView:
     cause: Reason = Reason.NONE
     attempts: int = 0  #: made so far, the one that succeeded included
     next_at: float | None = None
-    at: float | None = None  #: when it was delivered
+    at: float | None = None  #: when it was delivered, or given up
     detail: str = ""  #: of an unsure delivery: the channel, and what happened
 
     @property
@@ -179,7 +179,9 @@ def delivery_view(
     if state is Delivery.DELIVERED:
         path = _PATHS.get(reason)
         return DeliveryView(state, path, Reason.NONE if path else reason, attempts + 1, at=at)
-    return DeliveryView(state, None, reason, attempts, detail=detail if state is Delivery.UNSURE else "")
+    given_up_at = at if state is Delivery.UNDELIVERED else None
+    kept = detail if state is Delivery.UNSURE else ""
+    return DeliveryView(state, None, reason, attempts, at=given_up_at, detail=kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,21 @@ code at work starts it again.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from clutch.contain import BackgroundTasks, contained
 from clutch.core.messages import Answer, Call, Result, Results, whole
 from clutch.core.text.results import storable
+from clutch.engine.live import result_detail, tool_detail
 from clutch.ports import Runtime, RuntimeJob, Verdict
 
-Tell = Callable[[str, object], None]
+
+class Tell(Protocol):
+    def __call__(self, name: str, data: object = None, detail: Mapping[str, Any] | None = None) -> None: ...
 
 
 class ExternalRun:
@@ -33,6 +37,7 @@ class ExternalRun:
         self._has_spoken = False
         self._done: list[tuple[Call, str, bool]] = []
         self._open: list[Call] = []
+        self._began: dict[int, float] = {}  #: by the identity of the call
         self._shown: Call | None = None
         told = replace(job, say=self._say, think=self._think, begin=self._begin, end=self._end, ask=self._ask)
         self._tasks = BackgroundTasks()
@@ -119,14 +124,18 @@ class ExternalRun:
 
     def _begin(self, call: Call) -> None:
         self._open.append(call)
-        self._live("tool:start", call.name)
+        self._has_spoken = True
+        self._began[id(call)] = time.monotonic()
+        self._tell("tool:start", call.name, tool_detail(call.args, call.id or call.name))
 
     def _live(self, name: str, text: str) -> None:
         self._has_spoken = True
         self._tell(name, text)
 
     def _end(self, call: Call, text: str, failed: bool) -> None:
-        self._tell("tool:end", call.name)
+        now = time.monotonic()
+        took = result_detail(text, failed=failed, seconds=now - self._began.pop(id(call), now))
+        self._tell("tool:end", call.name, {**tool_detail(call.args, call.id or call.name), **took})
         self._open = [one for one in self._open if one is not call and (not call.id or one.id != call.id)]
         self._done.append((call, text, failed))
         self.news.set()

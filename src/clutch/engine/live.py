@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from clutch.core.text.format import main_argument, visible
 from clutch.store.transaction import Database
 
+ERROR_CHARS_MAX = 120
 QUEUE_MAX = 1000  # a watcher further behind than this reads the store instead
 
 
@@ -27,6 +29,19 @@ class Live:
     session_key: str = ""
     is_task: bool = True
     seq: int = 0
+    detail: Mapping[str, Any] | None = None  #: of a tool call: see `tool_detail`
+
+
+def tool_detail(args: Mapping[str, Any], call: object) -> dict[str, Any]:
+    """Return what a watcher may show of a tool call while it runs. `call` tells it from others of the same run."""
+    return {"call": str(call), "argument": main_argument(args)}
+
+
+def result_detail(text: str, *, failed: bool, seconds: float) -> dict[str, Any]:
+    """Return the size of a result, and the beginning of an error; the result itself is in the transcript."""
+    error = visible(next(iter(text.strip().splitlines()), ""), ERROR_CHARS_MAX) if failed else None
+    size = {"bytes": len(text.encode("utf-8", "replace")), "lines": len(text.splitlines())}
+    return {**size, "seconds": round(seconds, 3), "error": error}
 
 
 class BusWatcher:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -281,10 +281,12 @@ class OpenRun:
         theirs = None if self.is_ours else self.services.prices.cost(answer.model, answer.usage)
         return self.price(answer.usage) if theirs is None else theirs
 
-    def tell(self, name: str, data: object = None) -> None:
+    def tell(self, name: str, data: object = None, detail: Mapping[str, Any] | None = None) -> None:
         self._events += 1
         whose = (self.about.session_key, self.about.depth > 0)
-        self.services.bus.publish(Live(name, self.session_id, self.run_id, data, *whose, self._events))
+        self.services.bus.publish(
+            Live(name, self.session_id, self.run_id, data, *whose, self._events, detail)
+        )
 
     def in_own_names(self, answer: Answer) -> Answer:
         """The answer with aliases replaced, before rights and journal see it: a tool has one name there."""

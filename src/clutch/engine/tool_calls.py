@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from clutch.core.spawn import SpawnRefusal
 from clutch.core.text import announce, prompts
 from clutch.engine import output_schema, spawn
 from clutch.engine import session_tools as session_tools_engine
+from clutch.engine.live import result_detail, tool_detail
 from clutch.engine.open_run import OpenRun
 from clutch.engine.prompt import spilled
 from clutch.engine.spawn import Spawned, spawn_all
@@ -190,10 +192,12 @@ async def _one(
         return Result(place, call.name, f"not approved: {said.text}", failed=True)
     if interrupted and not spec.replay_safe:
         return _unknown(call, place)
-    run.tell("tool:start", call.name)
+    detail, began = tool_detail(call.args, place), time.monotonic()
+    run.tell("tool:start", call.name, detail)
     carry = session_tools_engine.use if call.name in session_tools_rules.TOOLS else _run_tool
     text, failed = await carry(run, call, place)
-    run.tell("tool:end", call.name)
+    took = result_detail(text, failed=failed, seconds=time.monotonic() - began)
+    run.tell("tool:end", call.name, {**detail, **took})
     return Result(place, call.name, text, failed)
 
 

@@ -232,6 +232,12 @@ class Memo(Generic[K, V]):
         return value
 
 
+def key_place(provider: Provider) -> str:
+    """Return where the operator has set the key of a provider, or can set it."""
+    variable = "" if provider.api_key else provider._key_variable
+    return variable or f"models.providers.{provider.name}.apiKey"
+
+
 # --------------------------------------------------------------------------------------------------
 # Errors of a provider: which Trouble it is, and when to retry
 

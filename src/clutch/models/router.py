@@ -67,7 +67,12 @@ class Router:
         if request.model == OFFLINE:
             return await self._offline.ask(request, on_delta)
         adapter, model = self._route(request.model)
-        return await adapter.ask(replace(request, model=model), on_delta)
+        try:
+            return await adapter.ask(replace(request, model=model), on_delta)
+        except ModelError as error:
+            if error.trouble is Trouble.AUTH:
+                raise self._refused(request.model, error) from error
+            raise
 
     async def prepare(self, model: str) -> None:
         """Load the adapter before the first call. A model that cannot be used fails at the call, not here."""
@@ -148,6 +153,21 @@ class Router:
         except InvalidInput as error:
             raise ModelError(Trouble.AUTH, str(error), is_sent=False) from error
         return self._adapters.setdefault(provider.name, self._factories[provider.adapter](provider, key))
+
+    def _refused(self, model: str, error: ModelError) -> ModelError:
+        """Return the error with the provider and the place of the key: a retry alone does not help."""
+        known = self._providers.get(provider.parse(self.resolved(model)).provider)
+        if known is None:
+            return error
+        said = str(error).removeprefix(f"{error.trouble}: ")
+        fix = f"correct {provider.key_place(known)}, restart the gateway (`clutch stop`), then retry"
+        return ModelError(
+            error.trouble,
+            f"provider {known.name!r} refused the API key: {said}; {fix}",
+            error.retry_at,
+            is_sent=error.is_sent,
+            is_begun=error.is_begun,
+        )
 
     def _unknown(self, model: str, provider: str) -> str:
         shown = model[:SHOWN_MAX]

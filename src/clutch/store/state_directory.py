@@ -18,6 +18,8 @@ from typing import Self
 from clutch.core.attachments import LOCK, STATE_FILES, STATE_MARK
 from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirectory
 
+#: Keeps transcripts and tokens out of a repository whose folder the state directory is in.
+IGNORE_FILE = ".gitignore"
 #: What an operator may have written before there was anything else.
 CONFIG_FILE = "clutch.json"
 #: A directory that holds one of them is ours. The demo writes its job before a gateway has
@@ -92,8 +94,12 @@ def _marked(here: int) -> int:
     """Return the lock file, open. Agents see no directory that has it beside one of STATE_FILES."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.open(LOCK, flags, 0o600, dir_fd=here)
-    if STATE_FILES.isdisjoint(os.listdir(here)):
+    there = os.listdir(here)
+    if STATE_FILES.isdisjoint(there):
         os.close(os.open(STATE_MARK, flags, 0o600, dir_fd=here))
+    if IGNORE_FILE not in there:
+        with os.fdopen(os.open(IGNORE_FILE, flags, 0o600, dir_fd=here), "w") as ignored:
+            ignored.write("*\n")
     return lock
 
 

@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from clutch.core import attachments
+from clutch.core.text.format import counted
 from clutch.tools import search as search_tools
 from clutch.tools.import_guard import python_command
 from clutch.tools.sandbox.bubblewrap import python_inside
@@ -164,12 +165,12 @@ def read(root: str, path: str, start: int = 1, limit: int = 400) -> str:
     with opened(root, parts) as (file, size):
         lines = lines_of(content(file))
     if lines is None:
-        return f"({shown(parts)} is binary: {size} bytes, not shown)"
+        return f"({shown(parts)} is binary: {counted(size, 'byte')}, not shown)"
     first = max(1, len(lines) + 1 + start) if start < 0 else max(1, start)
     page = _page(lines[first - 1 : first - 1 + limit])
     last = first + len(page) - 1
     span = f"lines {first}-{last}" if page else f"no line from {first} on;"
-    notices = [f"{shown(parts)}: {span} of {len(lines)}, {size} bytes"]
+    notices = [f"{shown(parts)}: {span} of {len(lines)}, {counted(size, 'byte')}"]
     if size > FILE_BYTES_MAX:
         notices.append(f"only the first {FILE_BYTES_MAX} bytes were read")
     if last < len(lines):
@@ -203,11 +204,11 @@ def list_files(
     budget = WalkLimit()
     found = walk(root, parts_of(path), budget, recursive=recursive, with_ignored=ignored or not recursive)
     entries = [entry for entry in found if glob is None or matches(entry.parts, glob)]
-    notices = [f"{len(entries)} entries"]
+    notices = [counted(len(entries), "entry", "entries")]
     if len(entries) > limit:
         notices.append(f"the first {limit} are shown: narrow it with path or glob")
     if budget.ignored:
-        notices.append(f"{budget.ignored} ignored entries left out")
+        notices.append(f"{counted(budget.ignored, 'ignored entry', 'ignored entries')} left out")
     if budget.unreadable:
         notices.append(f"{budget.unreadable} folders could not be read")
     if budget.is_cut:
@@ -253,7 +254,7 @@ def write(root: str, path: str, text: str) -> str:
     data = _bounded(text)
     with directory(root, parts[:-1], create=True, changes=parts[-1]) as here, locked(here):
         _replace(here, parts, data)
-    return f"wrote {shown(parts)} ({len(data)} bytes)"
+    return f"wrote {shown(parts)} ({counted(len(data), 'byte')})"
 
 
 def edit(root: str, path: str, edits: Sequence[Mapping[str, Any]]) -> str:

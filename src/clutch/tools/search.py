@@ -14,6 +14,7 @@ import signal
 import sys
 from dataclasses import dataclass, field
 
+from clutch.core.text.format import counted
 from clutch.tools.workspace import (
     FILE_BYTES_MAX,
     FileAccessError,
@@ -134,15 +135,15 @@ def _cut(line: str) -> str:
 
 def _notice(found: SearchResult, budget: WalkLimit) -> str:
     """Return the last line: what was searched, and what was not."""
-    words = [f"{len(found.lines)} matching lines in {found.files} files"]
+    words = [f"{counted(len(found.lines), 'matching line')} in {counted(found.files, 'file')}"]
     if found.binary:
-        words.append(f"{found.binary} binary files skipped")
+        words.append(f"{counted(found.binary, 'binary file')} skipped")
     if found.large:
-        words.append(f"only the first {FILE_BYTES_MAX} bytes of {found.large} large files")
+        words.append(f"only the first {FILE_BYTES_MAX} bytes of {counted(found.large, 'large file')}")
     if budget.unreadable:
-        words.append(f"{budget.unreadable} folders could not be read")
+        words.append(f"{counted(budget.unreadable, 'folder')} could not be read")
     if budget.ignored:
-        words.append(f"{budget.ignored} ignored entries left out")
+        words.append(f"{counted(budget.ignored, 'ignored entry', 'ignored entries')} left out")
     if found.is_full:
         words.append("limit reached, more may match: narrow the search")
     if budget.is_cut:

@@ -94,12 +94,17 @@ def leave(now: float, session_id: int, history: str) -> Tx[None]:
 NUMBERED_MAX = 200  # lines of one list
 
 
-def remember(now: float, viewer: str, task_ids: Sequence[int]) -> Tx[None]:
-    """The numbers of a list that was just shown: from now on `1` is the first of these to this viewer. Alone."""
+def remember(now: float, viewer: str, task_ids: Sequence[int], *, continues: bool = False) -> Tx[None]:
+    """The numbers of a list that was just shown: from now on `1` is the first of these to this viewer. Alone.
+
+    `continues`: these are the next page of the list that was shown last."""
     del now
-    yield "DELETE FROM shown WHERE viewer = ?", (viewer,)
-    rows = ManyRows(
-        (viewer, number, task_id) for number, task_id in enumerate(task_ids[:NUMBERED_MAX], start=1)
-    )
+    shown = 0
+    if continues:
+        ((shown,),) = yield "SELECT COALESCE(MAX(number), 0) FROM shown WHERE viewer = ?", (viewer,)
+    else:
+        yield "DELETE FROM shown WHERE viewer = ?", (viewer,)
+    numbered = enumerate(task_ids[: NUMBERED_MAX - shown], start=shown + 1)
+    rows = ManyRows((viewer, number, task_id) for number, task_id in numbered)
     if rows:
         yield "INSERT INTO shown(viewer, number, task_id) VALUES(?, ?, ?)", rows

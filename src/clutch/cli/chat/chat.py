@@ -42,13 +42,16 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
             raise typer.Exit(
                 chat_through_pipe(GatewayConnection(state, client), key, Path.cwd(), inbox, as_json=as_json)
             )
-        from clutch.cli.chat import conversation, terminal
+        from clutch.cli.chat import session as sessions
+        from clutch.cli.chat import terminal
 
         # A request for replies creates the session.
         client.post(session_path(key, "replies"), {"waitSeconds": 0})
-        say(f"Talking to {key}. /help lists the keys; Ctrl-D leaves, tasks keep running.")
+        say(f"Talking to {key}. /help shows the keys; Ctrl-D leaves.")
         with terminal.opened():
-            conversation.SessionChat(home_of(state), key, Path.cwd(), _notices(state)).run()
+            chat_ = sessions.SessionChat(home_of(state), key, Path.cwd(), _notices(state))
+            chat_.show_tail(client)
+            chat_.run()
 
 
 def attach(state: Path | None, target: str) -> None:

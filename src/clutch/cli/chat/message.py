@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from clutch.core import attachments, mentions
 from clutch.errors import InvalidInput
 from clutch.surfaces.http_client import Declined, GatewayClient, item_path
 
@@ -23,13 +24,25 @@ USAGE = {
 }
 COMMANDS_HELP = (
     "/attach TASK watches a subagent; /answer ID text|approve|reject decides; "
-    "also: /subagents help, /status, /stop …"
+    "also: /subagents help, /status …"
 )
 HELP = (
     "Enter sends; Alt-Enter or \\ at the end of a line begins a new one; Tab completes; @file brings a file along.\n"
-    f"Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. Tasks keep running.\n{COMMANDS_HELP}"
+    "↓ on an empty line enters the list of subagents: Enter opens one, x stops it, a approves, Esc returns.\n"
+    "An approval: a approves, r rejects, Esc decides later; a shell command is confirmed with y.\n"
+    f"Ctrl-C or /stop stops the turn, Ctrl-C twice or Ctrl-D leaves; tasks keep running. /stop all stops them.\n"
+    f"{COMMANDS_HELP}"
 )
 PIPED_HELP = f"Each line is a message; @file brings a file along; /quit ends.\n{COMMANDS_HELP}"
+
+
+#: As the gateway reads it: `/etc/passwd` is no command, and neither is `/ hello`.
+_COMMAND = re.compile(r"/[a-z]+(?:\s.*)?", re.DOTALL)
+
+
+def is_command(text: str) -> bool:
+    """Whether the text is a slash command, which the agent does not read."""
+    return _COMMAND.fullmatch(text.strip()) is not None
 
 
 def target(words: str) -> str:
@@ -71,33 +84,30 @@ def answer(words: str) -> Callable[[GatewayClient], None]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Files: `@path` in a message appends the file's text. The submitted texts are kept in a private file.
+# Files: `@path` in a message appends the file's text (`core.mentions`). Absolute paths, `~` and links are the user's
+# own business here; only a state directory of Clutch is refused. The submitted texts are kept in a private file.
 
 HISTORY_FILE = "chat-history"
 HISTORY_MAX = 1000
-FILE_BYTES_MAX = 48 * 1024  #: a message may have 64 KiB, with the typed text
-_MENTIONED = re.compile(r"(?<!\S)@([^\s@]\S*)")
 
 
 def with_files(text: str, base: Path) -> str:
     """Append each mentioned file that exists to the text. Raises InvalidInput for a file that cannot be sent."""
-    found = dict.fromkeys(
-        name for name in _MENTIONED.findall(text) if (base / Path(name).expanduser()).is_file()
-    )
-    return "\n\n".join([text, *(_quoted(name, base / Path(name).expanduser()) for name in found)])
+    return mentions.with_files(text, lambda name: _content(name, base / Path(name).expanduser()))
 
 
-def _quoted(name: str, path: Path) -> str:
+def _content(name: str, path: Path) -> bytes | None:
+    if not path.is_file():
+        return None
+    if any(_is_state(folder) for folder in path.resolve().parents):
+        raise InvalidInput(f"@{name}", mentions.HIDDEN)
     with path.open("rb") as file:
-        raw = file.read(FILE_BYTES_MAX + 1)
-    if len(raw) > FILE_BYTES_MAX:
-        raise InvalidInput(f"@{name}", f"has more than {FILE_BYTES_MAX // 1024} KiB; let an agent read it")
-    try:
-        body = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"@{name}", "is not UTF-8 text; let an agent read it") from error
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
-    return f"{name}:\n{fence}\n{body}\n{fence}"
+        return file.read(mentions.FILE_BYTES_MAX + 1)
+
+
+def _is_state(folder: Path) -> bool:
+    known = (attachments.LOCK, *attachments.STATE_FILES)
+    return attachments.is_state({name for name in known if (folder / name).is_file()})
 
 
 def completions(word: str, base: Path) -> Iterator[str]:
@@ -105,13 +115,13 @@ def completions(word: str, base: Path) -> Iterator[str]:
     folder, _, start = word[1:].rpartition("/")
     place = base / Path(folder).expanduser() if folder or not word.startswith("@/") else Path("/")
     try:
-        names = sorted(one.name + ("/" if one.is_dir() else "") for one in place.iterdir())
+        found = sorted((one.name, one.is_dir()) for one in place.iterdir())
     except OSError:
         return
     before = f"@{folder}/" if folder or word.startswith("@/") else "@"
-    for name in names:
-        if name.startswith(start) and (start or not name.startswith(".")) and " " not in name:
-            yield before + name
+    for name, is_folder in found:
+        if mentions.completes(name, start):
+            yield f"{before}{name}{'/' if is_folder else ''}"
 
 
 def read_history(home: Path) -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
+from clutch.cli.source import messages
 from clutch.core.policy import Notify
 from clutch.core.text.format import visible
 from clutch.errors import ClutchError, NoGateway
@@ -28,6 +29,7 @@ WAIT_S = 25.0
 SLACK_S = 15.0
 LOOK_S = 5.0  #: without an event: a question of the main agent is in no timeline
 RECENT_MINUTES = 30
+USER_SOURCE = "user"  #: of an input that the user wrote
 AGAIN_S = 0.5  #: before a lost gateway is looked for again, and between two counts of the subagents
 
 
@@ -140,6 +142,28 @@ def replies(ear: EventListener, session: str) -> Callable[[GatewayClient], None]
             heard[0] = said["id"]
 
     return follow
+
+
+def unread(client: GatewayClient, session: str) -> Iterator[str]:
+    """Yield the replies that were not shown yet, and mark none of them."""
+    after = 0
+    while True:
+        said = client.post(session_path(session, "replies"), {"waitSeconds": 0, "after": after})
+        if said["id"] is None:
+            return
+        after = said["id"]
+        yield said["reply"].strip()
+
+
+def tail(client: GatewayClient, session: str) -> list[dict[str, Any]]:
+    """Return what the user and the agent said, oldest first."""
+    found = messages(lambda after: client.get(session_path(session, "transcript"), after=after))
+    return [
+        one
+        for one in found
+        if (one["kind"] == "input" and one["body"]["source"] == USER_SOURCE)
+        or (one["kind"] == "answer" and one["body"]["text"].strip())
+    ]
 
 
 def events(ear: EventListener, changed: threading.Event, **about: str) -> Callable[[GatewayClient], None]:
@@ -259,6 +283,7 @@ EVERYTHING: Final = frozenset(Notify)
 class Notice(NamedTuple):
     text: str
     command: str
+    about: str = ""  #: the id of the item
 
 
 @dataclass(slots=True)
@@ -282,7 +307,7 @@ class Notices:
             there = self.command("inbox")
             asks = f"{item['status'].capitalize()}: {visible(who, 60)}: {what}"
             told = f"{asks}\n  -> /answer {item['id']} {how}, or `{there}`"
-            yield self._shown(Notice(told, there))
+            yield self._shown(Notice(told, there, item["id"]))
 
     def of_summary(self, summary: Mapping[str, Any]) -> Iterator[Notice]:
         alive = sum(summary[name] for name in ALIVE)

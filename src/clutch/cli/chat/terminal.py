@@ -37,7 +37,8 @@ from prompt_toolkit.layout import (
 )
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from clutch.cli.output import WIDTH, coloured, columns, fitted, plain
+from clutch.cli.chat.markdown import Block, Blocks, drawn
+from clutch.cli.output import WIDTH, coloured, columns, plain
 
 #: An Escape with no further byte for this long is the key itself, not the beginning of a key sequence.
 ESCAPE_S = 0.05
@@ -45,6 +46,8 @@ ESCAPE_S = 0.05
 LINE_MAX = 1000
 ROWS = 24  #: of a terminal that does not know its size
 ROWS_MAX = 8  #: rows of the text being typed; a longer text scrolls
+ARRIVING_MAX = 6  #: rows of the text that still arrives; its beginning is printed when it is complete
+REFRESH_S = 1.0
 CANDIDATES_MAX = 40  #: completions shown at once
 TAB = "    "
 
@@ -122,23 +125,18 @@ class Keyboard:
         return bool(select.select([self._input.fileno()], [], [], timeout_s)[0])
 
 
-@contextmanager
-def whole_screen() -> Iterator[None]:
-    """Use the terminal's second screen, so that the first is unchanged afterwards."""
-    sys.stdout.write("\x1b[?1049h\x1b[?25l")
-    try:
-        yield
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
-        sys.stdout.flush()
-
-
 # --------------------------------------------------------------------------------------------------
 # The lower edge of the terminal.
 
+#: Takes a key that was pressed alone while no text is typed; returns False for a key that it has no use for.
+Take = Callable[[str], bool]
+#: Returns rows to draw. They are drawn again every second, because some of them show seconds.
+Rows = Callable[[], Sequence[str]]
+
 
 class Screen:
-    """Prints text above the rows it keeps at the bottom: an unfinished line, `status`, and the text being typed.
+    """Prints text above the rows it keeps at the bottom: text that still arrives, `above`, the text being typed, and
+    `below`.
 
     It uses the terminal of `opened`. All methods run in the thread of `run`."""
 
@@ -151,9 +149,13 @@ class Screen:
         history: Sequence[str] = (),
         complete: Complete = lambda _before: (),
     ) -> None:
-        self.status = ""
-        self._prompt, self._submit, self._press, self._candidates = prompt, submit, press, complete
-        self._unfinished = ""
+        self.prompt = prompt
+        self.above: Rows = list
+        self.below: Rows = list
+        self.take: Take = lambda _key: False
+        self._submit, self._press, self._candidates = submit, press, complete
+        self._blocks = Blocks()
+        self._is_apart = True  #: the next block of an answer needs no blank line before it
         self._history = InMemoryHistory([cleaned(one) for one in history])
         self._buffer = Buffer(history=self._history, on_text_changed=lambda _: press(Key.EDIT))
         self._app: Application[None] = Application(
@@ -161,8 +163,18 @@ class Screen:
             key_bindings=self._bindings(),
             erase_when_done=True,
             terminal_size_polling_interval=None,
+            refresh_interval=REFRESH_S,
         )
         self._app.ttimeoutlen = self._app.timeoutlen = ESCAPE_S
+
+    @property
+    def width(self) -> int:
+        return max(10, self._app.output.get_size().columns - 1)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no text is being typed."""
+        return not self._buffer.text
 
     @property
     def history(self) -> list[str]:
@@ -201,20 +213,23 @@ class Screen:
     # ---- above the line ------------------------------------------------------------------------------
 
     def say(self, text: str, style: str = "") -> None:
-        """Print whole lines, after the unfinished one. `style` is an SGR code, as for `output.coloured`."""
+        """Print whole lines, after the text that still arrives. `style` is an SGR code, as for `output.coloured`."""
         self.end_stream()
-        self._unfinished = _shown(text) + "\n"
-        self._print_lines(style)
+        self._print([coloured(line, style) for line in wrapped(_shown(text), self.width)])
+
+    def answer(self, text: str) -> None:
+        """Print a whole text of an agent as Markdown."""
+        self.end_stream()
+        self.stream(text)
+        self.end_stream()
 
     def stream(self, piece: str) -> None:
-        """Show a piece of a text that is still arriving."""
-        self._unfinished += _shown(piece)
-        self._print_lines()
+        """Show a piece of a text of an agent that is still arriving: its complete blocks are printed."""
+        self._print_blocks(self._blocks.add(_shown(piece)))
 
     def end_stream(self) -> None:
-        if self._unfinished:
-            self._unfinished += "\n"
-            self._print_lines()
+        self._print_blocks(self._blocks.end())
+        self._is_apart = True
 
     def ring(self) -> None:
         self._app.output.bell()
@@ -223,39 +238,28 @@ class Screen:
     def redraw(self) -> None:
         self._app.invalidate()
 
-    def _print_lines(self, style: str = "") -> None:
-        lines = []
-        while (line := self._take_line()) is not None:
-            lines.append(coloured(line, style) + "\r\n")
+    def _print_blocks(self, blocks: Sequence[Block]) -> None:
+        lines: list[str] = []
+        for block in blocks:
+            if block.begins and not self._is_apart:
+                lines.append("")
+            lines += drawn(block, self.width)
+            self._is_apart = False
+        self._print(lines)
+
+    def _print(self, lines: Sequence[str]) -> None:
         if lines:
-            # The rows at the bottom are drawn again below the new lines.
+            # The rows at the bottom are drawn again below the new lines. A line of code may be wider than the terminal,
+            # which has to wrap it; the library has switched that off.
             self._app.renderer.erase()
-            self._app.output.write_raw("".join(lines))
+            self._app.output.enable_autowrap()
+            self._app.output.write_raw("".join(f"{line}\r\n" for line in lines))
             self._app.output.flush()
         self._app.invalidate()
-
-    def _take_line(self) -> str | None:
-        """Take a line off the unfinished text, cut between words where it is too wide. None: it is not complete."""
-        line, ended, rest = self._unfinished.partition("\n")
-        if len(line) <= LINE_MAX and columns(line) <= self._room():
-            if not ended:
-                return None
-            self._unfinished = rest
-            return line
-        fits = _fitting(line, self._room())
-        cut = line.rfind(" ", 0, fits)
-        cut = fits if cut <= 0 else cut
-        self._unfinished = line[cut:].lstrip(" ") + ended + rest
-        return line[:cut]
-
-    def _room(self) -> int:
-        return max(10, self._app.output.get_size().columns - 1)
 
     # ---- the rows at the bottom ----------------------------------------------------------------------
 
     def _layout(self) -> Layout:
-        unfinished = Window(FormattedTextControl(lambda: self._unfinished), height=1)
-        status = Window(FormattedTextControl(self._status_row), height=1)
         typed = Window(
             BufferControl(self._buffer),
             height=Dimension(min=1, max=ROWS_MAX),
@@ -264,17 +268,25 @@ class Screen:
             get_line_prefix=lambda line, wrapped: self._prefix(is_first=not line and not wrapped),
         )
         rows = [
-            ConditionalContainer(unfinished, Condition(lambda: bool(self._unfinished))),
-            ConditionalContainer(status, Condition(lambda: bool(self.status))),
+            _rows(self._arriving),
+            _rows(self._above),
             typed,
+            _rows(self._below),
         ]
         return Layout(HSplit(rows), focused_element=typed)
 
-    def _status_row(self) -> ANSI:
-        return ANSI(coloured(fitted(_shown(self.status), self._room()).rstrip(), "2"))
+    def _above(self) -> Sequence[str]:
+        return self.above()
+
+    def _below(self) -> Sequence[str]:
+        return self.below()
+
+    def _arriving(self) -> Sequence[str]:
+        rest = self._blocks.rest
+        return wrapped(rest, self.width)[-ARRIVING_MAX:] if rest else ()
 
     def _prefix(self, *, is_first: bool) -> str:
-        return self._prompt if is_first else " " * columns(self._prompt)
+        return self.prompt if is_first else " " * columns(self.prompt)
 
     # ---- keys ----------------------------------------------------------------------------------------
 
@@ -290,7 +302,9 @@ class Screen:
             (("c-c",), self._interrupt),
             (("<sigint>",), self._interrupt),
             (("c-d",), self._end_of_file),
-            (("escape",), lambda _: self._press(Key.ESCAPE)),
+            (("escape",), self._escape),
+            (("up",), lambda event: self._move(event, event.current_buffer.auto_up)),
+            (("down",), lambda event: self._move(event, event.current_buffer.auto_down)),
             # The library's binding clears the whole terminal; here the rows at the bottom are drawn again.
             (("c-l",), lambda _: self._app.renderer.erase()),
             # The library's bindings of these keys insert control characters.
@@ -301,11 +315,28 @@ class Screen:
             bindings.add(*keys)(handler)
         return bindings
 
-    def _insert(self, event: KeyPressEvent) -> None:
-        self._buffer.insert_text(cleaned(event.data))
+    def _takes(self, event: KeyPressEvent, name: str) -> bool:
+        """Offer a key to `take`. A key among others was typed or pasted as text, and is never a decision."""
+        is_alone = not event.app.key_processor.input_queue and len(event.key_sequence) == 1
+        return self.is_empty and is_alone and self.take(name)
 
-    def _enter(self, _event: KeyPressEvent) -> None:
+    def _insert(self, event: KeyPressEvent) -> None:
+        is_key = event.key_sequence[0].key != Keys.BracketedPaste
+        if not (is_key and self._takes(event, event.data)):
+            self._buffer.insert_text(cleaned(event.data))
+
+    def _move(self, event: KeyPressEvent, otherwise: Callable[[], None]) -> None:
+        if not self._takes(event, event.key_sequence[0].key):
+            otherwise()
+
+    def _escape(self, event: KeyPressEvent) -> None:
+        if not self._takes(event, "escape"):
+            self._press(Key.ESCAPE)
+
+    def _enter(self, event: KeyPressEvent) -> None:
         """Submit the text; after a backslash at the end of a line, begin a new line."""
+        if self._takes(event, "enter"):
+            return
         buffer = self._buffer
         if buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
@@ -345,6 +376,28 @@ class Screen:
 
 def _shown(text: str) -> str:
     return plain(text).replace("\t", TAB)
+
+
+def wrapped(text: str, room: int) -> list[str]:
+    """Return the lines of a text, cut between words where they are too wide."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        while len(line) > LINE_MAX or columns(line) > room:
+            fits = _fitting(line, room)
+            cut = line.rfind(" ", 0, fits)
+            cut = fits if cut <= 0 else cut
+            lines.append(line[:cut])
+            line = line[cut:].lstrip(" ")  # noqa: PLW2901 (the rest of it)
+        lines.append(line)
+    return lines
+
+
+def _rows(made: Rows) -> ConditionalContainer:
+    """Rows that are as many as there is to show."""
+    window = Window(
+        FormattedTextControl(lambda: ANSI("\n".join(made()))), dont_extend_height=True, wrap_lines=False
+    )
+    return ConditionalContainer(window, Condition(lambda: bool(made())))
 
 
 def _fitting(text: str, room: int) -> int:

@@ -186,10 +186,9 @@ def _moment(at: float | None) -> str:
 
 def _used(tally: Tally) -> str:
     if tally.calls and not tally.tokens:
-        return f"{UNKNOWN}, {tally.calls} calls"
-    return (
-        f"{tokens(tally.tokens)}, in {tokens(tally.input)} / out {tokens(tally.output)}, {tally.calls} calls"
-    )
+        return f"{UNKNOWN}, {counted(tally.calls, 'call')}"
+    parts = f"in {tokens(tally.input)} / out {tokens(tally.output)}"
+    return f"{tokens(tally.tokens)}, {parts}, {counted(tally.calls, 'call')}"
 
 
 def _cost(tally: Tally) -> str:

@@ -1,8 +1,12 @@
 // The state of the page is its address: view, filters, selected task and tab. A link shows what its sender saw, and the
 // back button takes back the last step. What is not in the address is not kept.
 
-const DEFAULTS = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity" };
-Object.assign(DEFAULTS, { lane: "", at: "" }); // of the timeline: the task in the panel, and the moment that is shown
+export const DEFAULTS = {
+  view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity",
+  item: "", // of the inbox
+  by: "day", // of costs
+  lane: "", at: "", // of the timeline: the task in the panel, and the moment that is shown
+};
 const IN_TIMELINE = ["lane", "at"];
 // A page that was exported is a file: browsers let it change only what stands behind the `#`.
 const IS_FILE = location.protocol === "file:";
@@ -10,10 +14,16 @@ const listeners = new Set();
 
 function read() {
   const given = new URLSearchParams(IS_FILE ? location.hash.slice(1) : location.search);
-  return Object.fromEntries(Object.entries(DEFAULTS).map(([name, usual]) => [name, given.get(name) ?? usual]));
+  const found = Object.fromEntries(Object.entries(DEFAULTS).map(([name, usual]) => [name, given.get(name) ?? usual]));
+  // Undelivered results were a filter of the list before they had a view. The code of a sign-in stays behind the `#`.
+  if (IS_FILE || found.view !== "tasks" || found.state !== "undelivered") return found;
+  current = { ...found, view: "undelivered", state: "" };
+  history.replaceState(history.state, "", link({}) + location.hash);
+  return current;
 }
 
-let current = read();
+let current = null;
+current = read();
 
 export const at = () => current;
 

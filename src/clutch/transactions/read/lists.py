@@ -89,12 +89,20 @@ Place: TypeAlias = tuple[float, int] | None
 
 
 def task_page(
-    now: float, wanted: TaskFilter = EVERYTHING, limit: int = 50, cursor: str | None = None
+    now: float,
+    wanted: TaskFilter = EVERYTHING,
+    limit: int = 50,
+    cursor: str | None = None,
+    *,
+    newest: int = 0,
 ) -> Tx[TaskPage]:
-    """The first page, or the one after the cursor: at most `limit` tasks, more only where more are active."""
+    """The first page, or the one after the cursor: at most `limit` tasks, more only where more are active.
+
+    `newest`: the first page has so many of the newest finished tasks, however many are active."""
     if not 1 <= limit <= LIMIT_MAX:
         raise InvalidInput("limit", f"must be from 1 to {LIMIT_MAX}")
     group, place = (PageSection.UNDELIVERED, None) if cursor is None else _place(cursor)
+    newest = newest if cursor is None else 0
     waiting, active = list[int](), list[int]()
     if cursor is None and wanted.state in _ALIVE_STATES:
         waiting, active = yield from _alive(now, wanted)
@@ -104,7 +112,7 @@ def task_page(
         undelivered, after = yield from _ended(wanted, group, place, limit)
         place = None
     if after is None and wanted.state in _ENDED_STATES - {ListState.UNDELIVERED}:
-        room = max(0, limit - len(waiting) - len(undelivered) - len(active))
+        room = max(newest, limit - len(waiting) - len(undelivered) - len(active))
         finished, after = yield from _ended(wanted, PageSection.FINISHED, place, room)
     order = [*waiting, *undelivered, *active, *finished]
     shown = {view.task_id: view for view in (yield from tasks.of(now, order))}
@@ -154,6 +162,22 @@ def _ended(
         if len(rows) > room:
             return [row[0] for row in rows[:room]], _cursor(group, rows[room - 1] if room else None)
     return [row[0] for row in rows], None
+
+
+def newest_ended(now: float, wanted: TaskFilter, count: int) -> Tx[float]:
+    """Return when the last of the `count` newest finished tasks ended, undelivered ones aside; infinity: there is none.
+
+    `wanted` has no `ended_after`. Archived tasks are in no recent list."""
+    del now
+    moment = float("inf")
+    for order, where, values in _searches(wanted, PageSection.FINISHED) if count else ():
+        rows = yield (
+            f"SELECT ended_at FROM tasks WHERE {where} AND archived_at IS NULL AND ended_at IS NOT NULL"  # noqa: S608
+            f" ORDER BY {order} DESC, id DESC LIMIT ?",
+            (*values, count),
+        )
+        moment = min((row[0] for row in rows), default=moment)
+    return moment
 
 
 _WALKS, _SORTS = (

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from clutch.core import ids
 from clutch.core.authority import Denied, Target, Verb, can
+from clutch.core.families import in_families
 from clutch.core.ids import CANDIDATES_MAX, SessionKey, parse_session_key
 from clutch.core.model import Delivery, Phase
 from clutch.core.policy import Policy
+from clutch.core.status import list_order
 from clutch.core.text.tasks import info_text, list_text
 from clutch.core.views import (
     NOTHING_USED,
@@ -40,7 +43,7 @@ def tree(now: float, policy: Policy, viewer: str, session_id: int) -> Tx[str]:
     since = now - policy.list_recent_s
     below = yield from tasks.below(now, session_id)
     shown = [view for view in below if _is_shown(view, since)]
-    return (yield from _numbered(now, viewer, _nested(shown, session_id), "Subagents (tree)"))
+    return (yield from _numbered(now, viewer, _families(shown), "Subagents (tree)"))
 
 
 def _is_shown(view: TaskView, since: float) -> bool:
@@ -48,17 +51,10 @@ def _is_shown(view: TaskView, since: float) -> bool:
     return is_recent or view.delivery.state is Delivery.UNDELIVERED
 
 
-def _nested(shown: Sequence[TaskView], parent_id: int) -> list[TaskView]:
-    """A child whose parent is not shown any more stands where the parent would."""
-    known = {view.task_id for view in shown}
-    tops = [view for view in shown if view.requester_id == parent_id or view.requester_id not in known]
-    ordered: list[TaskView] = []
-    stack = tops[::-1]
-    while stack:
-        view = stack.pop()
-        ordered.append(view)
-        stack += [one for one in shown if one.requester_id == view.task_id][::-1]
-    return ordered
+def _families(shown: Sequence[TaskView]) -> list[TaskView]:
+    ordered = sorted(shown, key=list_order)
+    placed = in_families(ordered, attrgetter("task_id"), attrgetter("requester_id"))
+    return [view for _, view in placed]
 
 
 def _numbered(now: float, viewer: str, shown: Sequence[TaskView], title: str) -> Tx[str]:

@@ -101,7 +101,7 @@ function input(state, message) {
   entry(state, message, "input", isLong ? h("details", {}, h("summary", { text: `${title}: ${firstLine(text)}` }), body) : [h("p", { class: "quiet", text: title }), body]);
 }
 
-const firstLine = (text) => { const line = text.trim().split("\n")[0]; return line.length > 90 ? `${line.slice(0, 90)}…` : line; };
+export const firstLine = (text) => { const line = text.trim().split("\n")[0]; return line.length > 90 ? `${line.slice(0, 90)}…` : line; };
 
 function answer(state, message) {
   const { text = "", calls = [], thoughts = [] } = message.body;
@@ -111,7 +111,7 @@ function answer(state, message) {
 }
 
 /** A tool call: its name and main argument; inside its input, and its output when it has ended. */
-function callBlock(call) {
+export function callBlock(call) {
   const args = call.args ?? {};
   const main = Object.values(args).find((value) => typeof value === "string" && value.trim()) ?? "";
   const state = h("span", { class: "call-state", text: "running" });
@@ -126,18 +126,22 @@ function callBlock(call) {
 }
 
 function results(state, message) {
-  const ended = Date.parse(message.at);
   for (const one of message.body.results ?? []) {
     const known = state.calls[one.index];
     if (!known) continue;
-    const { block } = known;
-    block.dataset.state = one.failed ? "failed" : "done";
-    const took = Math.max(0, ended - known.at);
-    put(block.parts.state, `${one.failed ? "failed · " : ""}${took < 1000 ? `${took} ms` : duration(took / 1000)}`);
-    put(block.parts.output, one.text.length > OUTPUT_MAX ? `${one.text.slice(0, OUTPUT_MAX)}\n… ${one.text.length - OUTPUT_MAX} more characters` : one.text);
-    block.endedAt = ended;
-    block.parts.output.hidden = block.parts.outputTitle.hidden = false;
+    known.block.endedAt = Date.parse(message.at);
+    endCall(known.block, one, known.block.endedAt - known.at);
   }
+}
+
+/** Show the result of a call in its block. `took`: milliseconds. */
+export function endCall(block, { text, failed }, took) {
+  const { state, output, outputTitle } = block.parts;
+  block.dataset.state = failed ? "failed" : "done";
+  const passed = Math.max(0, took);
+  put(state, `${failed ? "failed · " : ""}${passed < 1000 ? `${passed} ms` : duration(passed / 1000)}`);
+  put(output, text.length > OUTPUT_MAX ? `${text.slice(0, OUTPUT_MAX)}\n… ${text.length - OUTPUT_MAX} more characters` : text);
+  output.hidden = outputTitle.hidden = false;
 }
 
 function other(state, message) {

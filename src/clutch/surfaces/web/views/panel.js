@@ -9,6 +9,7 @@ import { doing, elapsed, money, usedTokens } from "/web/format.js";
 import { messageBox } from "/web/message.js";
 import { asOf, moment, onMoment, shownNow } from "/web/replay.js";
 import * as store from "/web/store.js";
+import { closeControl } from "/web/tabs.js";
 import { activityTab } from "/web/views/activity.js";
 import { wouldStop } from "/web/views/batch.js";
 import { detailsTab } from "/web/views/details.js";
@@ -45,6 +46,7 @@ async function show() {
   const id = openTask();
   document.body.classList.toggle("has-panel", Boolean(id));
   place.hidden = !id;
+  connection.showLive("panel", tab === "activity" ? id : null);
   if (!id) { shown = null; return place.replaceChildren(); }
   if (shown?.id !== id) {
     shown = { id, tab: null, update: null, parts: null };
@@ -71,7 +73,7 @@ async function fetchTask(id) {
   }
 }
 
-const closeButton = () => button("Close", close, { class: "close", "aria-label": "Close the task" });
+const closeButton = () => closeControl(close);
 
 function build(task) {
   const tabs = Object.entries(TABS).map(([name, [title]]) =>
