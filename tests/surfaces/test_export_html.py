@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from clutch import surfaces
 from clutch.surfaces.page_file import ENTRY, bundle, embedded, module, page_file
 from tests.surfaces.served import Served
 from tests.surfaces.test_dashboard import violations
@@ -20,6 +21,7 @@ from tests.surfaces.test_page import HOSTILE, row, spawned
 from tests.surfaces.tree_models import planted, trees_served
 from tests.surfaces.typed import typed
 
+WEB = Path(surfaces.__file__).parent / "web"
 SECRET = "sk-abcdefghijklmnopqrstuvwxyz012345"
 
 
@@ -227,6 +229,22 @@ def test_every_name_that_a_module_imports_is_exported() -> None:
         given = set(re.findall(r"^return \{ ([^}]*) \};$", made, re.MULTILINE)[0].split(", "))
         wanted = {one.partition(":")[0].strip() for one in names.split(",")}
         assert wanted - given <= {"data"}, path
+
+
+def test_the_connection_of_an_export_has_every_member_of_the_real_one() -> None:
+    """A view calls the members of the connection without asking whether the page is an export."""
+    real, exported = (
+        set(
+            re.findall(
+                r"^  (?:get )?(\w+)",
+                text.partition("export const connection = {")[2].partition("\n};")[0],
+                re.MULTILINE,
+            )
+        )
+        for text in ((WEB / name).read_text() for name in ("connection.js", "offline/connection.js"))
+    )
+    assert len(real) > 6
+    assert real - exported == set()
 
 
 @pytest.mark.parametrize(

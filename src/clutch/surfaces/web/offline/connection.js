@@ -12,6 +12,7 @@ export const connection = {
   onChange() {},
   on() {},
   useLoader() {},
+  showLive() {},
   start: async () => "",
   failed: (error) => problemText(error),
 };

@@ -31,15 +31,21 @@ export function stateAt(arrow, time) {
 
 /** Draw the arrows that end or begin in a row that is shown. `place(id)`: the middle of a row, or undefined. An arrow
  * that is drawn already is moved: only what differs is written. */
-export function drawArrows(svg, arrows, { scale, time, place, isNear, start }) {
+export function drawArrows(svg, arrows, { scale, time, place, height, start }) {
   const before = new Map([...svg.querySelectorAll(".arrow")].map((one) => [one.dataset.key, one]));
+  const isNear = (y) => y > 0 && y < height;
   const drawn = [];
+  const trunks = new Set(); // results from out of sight that arrive with one message are one line
   for (const arrow of arrows) {
     const state = stateAt(arrow, time);
-    const from = place(arrow.taskId);
+    const from = clamp(place(arrow.taskId), height);
     if (!state || from === undefined) continue;
-    const to = place(arrow.toTask ?? `session ${arrow.toSession}`);
-    if (!isNear(from) && (to === undefined || !isNear(to))) continue;
+    const to = clamp(place(arrow.toTask ?? `session ${arrow.toSession}`), height);
+    if (!isNear(from)) {
+      const trunk = `${arrow.toTask} ${state.isThere ? arrow.read : ""} ${state.status} ${from < 0}`;
+      if (to === undefined || !isNear(to) || trunks.has(trunk)) continue;
+      trunks.add(trunk);
+    }
     const key = `${arrow.taskId} ${arrow.generation}`;
     const group = before.get(key) ?? s("g", { class: "arrow", "data-key": key, "data-task": arrow.taskId }, s("title", {}));
     fill(group, state.status, shape(arrow, state, from, to, scale, time), visible(describe(arrow, state, start)));
@@ -48,6 +54,9 @@ export function drawArrows(svg, arrows, { scale, time, place, isNear, start }) {
   for (const one of svg.querySelectorAll(".critical-link")) one.remove();
   arrange(svg, drawn);
 }
+
+/** What is out of sight ends just outside: a browser takes long over a dashed line of a thousand lanes. */
+const clamp = (y, height) => (y === undefined ? y : Math.max(-30, Math.min(height + 30, y)));
 
 /** `parts`: the class of each path, and its form. */
 function fill(group, status, parts, text) {
@@ -84,13 +93,13 @@ function shape(arrow, { status, isThere }, from, to, scale, time) {
 }
 
 /** Where the critical path changes from a task to another. */
-export function drawLinks(svg, stages, { scale, time, place }) {
+export function drawLinks(svg, stages, { scale, time, place, height }) {
   for (const [index, stage] of stages.entries()) {
     const before = stages[index - 1];
     if (!before || before.taskId === stage.taskId || stage.start > time) continue;
     const [a, b] = [place(before.taskId), place(stage.taskId)];
-    if (a === undefined || b === undefined) continue;
-    svg.prepend(s("path", { class: "critical-link", d: `M${scale.x(stage.start)} ${a + 9}V${b + 9}` }));
+    if (a === undefined || b === undefined || Math.max(a, b) < 0 || Math.min(a, b) > height) continue;
+    svg.prepend(s("path", { class: "critical-link", d: `M${scale.x(stage.start)} ${clamp(a + 9, height)}V${clamp(b + 9, height)}` }));
   }
 }
 

@@ -5,15 +5,17 @@ import { duration } from "/web/format.js";
 const SECOND = 1000;
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, ...[1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400].map((one) => one * SECOND)];
 const MARK_PX = 84; // a mark with its text
+const START_PX = 8;
+const END_PX = 34; // a result that was given up has its cross there
 const SPAN_MIN = 20; // milliseconds: nothing is recorded more finely
 
 /** An axis over `width` pixels that shows `[from, to]`. */
 export const axis = (from, to, width) => ({ from, to, width, x: (time) => ((time - from) / (to - from)) * width, time: (x) => from + (x / width) * (to - from) });
 
-/** The whole tree, with a little room for the arrows at its end. */
-export function fitted(start, end) {
-  const span = Math.max(end - start, SPAN_MIN);
-  return { from: start - span * 0.01, to: end + span * 0.03 };
+/** The whole tree, with room for the marks of its first and its last moment. */
+export function fitted(start, end, width) {
+  const pixel = Math.max(end - start, SPAN_MIN) / Math.max(1, width - START_PX - END_PX);
+  return { from: start - pixel * START_PX, to: end + pixel * END_PX };
 }
 
 /** Zoom so that `time` stays where it is. Never farther out than the whole tree. */

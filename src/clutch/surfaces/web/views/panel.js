@@ -21,7 +21,7 @@ const NARROW = matchMedia("(max-width: 760px)");
 let shown = null; // { id, parts, tab, update }
 
 export function startPanel() {
-  onMove((now, before) => { if (openTask(now) !== openTask(before) || now.tab !== before.tab) show(); });
+  onMove((now, before) => { if (openTask(now) !== openTask(before) || now.tab !== before.tab || now.view !== before.view) show(); });
   onMoment(() => { if (shown) update(); });
   store.onTasks((ids) => { if (shown && ids.has(shown.id)) update(); });
   connection.onChange((state) => { if (state === "live" && shown) shown.update?.(taskShown()); });
@@ -91,10 +91,11 @@ function build(task) {
   };
   const list = h("div", { role: "tablist", "aria-label": "About this task" }, tabs);
   list.addEventListener("keydown", moveTab);
+  parts.message = messageBox(task);
   shown.parts = parts;
   place.replaceChildren(
     h("div", { class: "panel-head" }, parts.path, closeButton()),
-    h("div", { class: "panel-title" }, parts.dot, parts.title), parts.status, parts.figures, parts.actions, parts.said, list, parts.content, messageBox(task));
+    h("div", { class: "panel-title" }, parts.dot, parts.title), parts.status, parts.figures, parts.actions, parts.said, list, parts.content, parts.message);
 }
 
 function moveTab(event) {
@@ -156,9 +157,10 @@ function head() {
 
 /** What can be done with a task in its state. */
 function possible(task) {
-  if (moment() !== null || connection.isExported) return ["timeline"]; // the past cannot be changed
-  if (task.outcome === null) return ["message", task.status === "paused" ? "resume" : "pause", "timeline", "kill"];
-  return ["retry", "continue", "timeline", ...(task.group === "undelivered" ? ["redeliver", "dismiss"] : [])];
+  const timeline = at().view === "timeline" ? [] : ["timeline"];
+  if (moment() !== null || connection.isExported) return timeline; // the past cannot be changed
+  if (task.outcome === null) return ["message", task.status === "paused" ? "resume" : "pause", ...timeline, "kill"];
+  return ["retry", "continue", ...timeline, ...(task.group === "undelivered" ? ["redeliver", "dismiss"] : [])];
 }
 
 const ACTIONS = {
@@ -175,6 +177,7 @@ const ACTIONS = {
 
 function actions(task) {
   const names = possible(task);
+  shown.parts.message.hidden = moment() !== null;
   if (shown.parts.actions.names === names.join()) return;
   shown.parts.actions.names = names.join();
   shown.parts.actions.replaceChildren(...names.map((name) => button(ACTIONS[name][0], () => ACTIONS[name][1](store.task(shown.id)), { class: name === "kill" ? "danger-text" : "" })));

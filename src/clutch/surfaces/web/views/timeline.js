@@ -108,6 +108,7 @@ function use(answer) {
     ...one, ended: ms(one.endedAt), read: ms(one.readAt), parentLabel: lanes.get(one.toTask)?.task.label,
     states: one.states.map((state) => ({ ...state, time: ms(state.at) })),
   }));
+  isEnded = answer.lanes.every((one) => one.task.activity === null);
   order = orderOf(answer.lanes.map((one) => one.task)).map(({ task, level, children }) => ({ lane: lanes.get(task.taskId), level, children }));
   order.unshift(...sessionLanes());
   moments = [...new Set([...answer.lanes.flatMap((one) => one.states.map((state) => Date.parse(state.at))), ...arrows.map((one) => one.read).filter((one) => one !== null)])].sort((a, b) => a - b);
@@ -149,7 +150,8 @@ store.onTasks((ids) => {
 
 // ---- the axis --------------------------------------------------------------------------------------------
 
-const isOver = () => [...lanes.values()].every((one) => one.task.activity === null);
+let isEnded = false; // all of its tasks
+const isOver = () => isEnded;
 
 /** First and last moment of the tree. A tree that works lasts until now. */
 function span() {
@@ -159,8 +161,9 @@ function span() {
   return { first, last };
 }
 
-const whole = () => { const { first, last } = span(); return fitted(first, last); };
-const scale = () => { const { from, to } = extent ?? whole(); return axis(from, to, Math.max(50, head.clientWidth)); };
+const width = () => Math.max(80, head.clientWidth);
+const whole = () => { const { first, last } = span(); return fitted(first, last, width()); };
+const scale = () => { const { from, to } = extent ?? whole(); return axis(from, to, width()); };
 
 function zoom(factor, time) {
   const { from, to } = extent ?? whole();
@@ -204,10 +207,12 @@ function draw() {
   const inSight = shown.slice(first, last).map((one, place) => laneRow(one, first + place, measure, until));
   arrange(space, [arrowLayer, line, ...inSight]);
   for (const [id, row] of rows) if (!row.isConnected) rows.delete(id);
-  const places = new Map(shown.map((one, index) => [one.lane.id, (index + 0.5) * height]));
+  // The layer of the arrows is as high as what is in sight: browsers paint all of a layer that has changed.
+  const places = new Map(shown.map((one, index) => [one.lane.id, (index - first + 0.5) * height]));
   attribute(arrowLayer, "width", measure.width);
-  attribute(arrowLayer, "height", Math.max(1, shown.length * height));
-  const where = { scale: measure, time: until, place: (id) => places.get(id), isNear: (y) => y > first * height && y < last * height, start: momentText };
+  attribute(arrowLayer, "height", Math.max(1, (last - first) * height));
+  arrowLayer.style.top = `${first * height}px`;
+  const where = { scale: measure, time: until, place: (id) => places.get(id), height: (last - first) * height, start: momentText };
   drawArrows(arrowLayer, arrows, where);
   drawLinks(arrowLayer, path, where);
   drawHead(measure, until);
@@ -239,7 +244,8 @@ function drawHead(measure, until) {
   put(units, isRelative ? "Clock" : "Relative");
   const x = measure.x(until);
   line.hidden = x < 0 || x > measure.width || (moment() === null && isOver());
-  line.style.transform = `translateX(${x.toFixed(1)}px)`;
+  line.style.transform = `translate(${x.toFixed(1)}px, ${scroller.scrollTop}px)`;
+  line.style.height = `${scroller.clientHeight}px`;
   line.dataset.replay = String(moment() !== null);
   attribute(grid, "data-replay", moment() === null ? null : "true");
 }
