@@ -267,16 +267,6 @@ def test_what_is_typed_while_the_gateway_is_away_is_sent_when_it_is_back(tmp_pat
 
 
 @pytest.mark.slow
-def test_top_shows_what_works_until_a_key_says_enough(first: Served) -> None:
-    spawned(first.client, "slow work", label="worker")
-    with terminal("top", state=first.home) as person:
-        person.until("1 running")
-        person.until("worker")
-        person.type("q")
-        assert person.ended() == 0
-
-
-@pytest.mark.slow
 def test_the_inbox_is_decided_with_keys_at_a_terminal(first: Served) -> None:
     task = spawned(first.client, "think first", planMode=True, label="planner")
     seen(first.client, task, lambda one: one["phase"] == "awaiting_approval")

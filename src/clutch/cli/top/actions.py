@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from clutch.cli.output import command_for, label
 from clutch.cli.tasks import SLACK_S, result_text
 from clutch.cli.top import lines
 from clutch.cli.top.connection import Connection
-from clutch.cli.top.dialogs import Box, Dialog, Given, InboxScreen, Way, decision_dialog, key_of
+from clutch.cli.top.dialogs import Dialog, Given, InboxScreen, Overlay, Way, decision_dialog, key_of
 from clutch.cli.top.lines import QUIET, Item
 from clutch.cli.top.transcript import Transcript
 from clutch.cli.top.tree import Task, TaskTree
@@ -54,8 +55,8 @@ class Actions(App[None]):
     def say(self, text: str) -> None:
         raise NotImplementedError
 
-    def push(self, box: Box, then: Callable[[Given | None], None] | None = None) -> None:
-        _ = self.push_screen(box, then)
+    def push(self, overlay: Overlay, then: Callable[[Given | None], None] | None = None) -> None:
+        _ = self.push_screen(overlay, then)
 
     # ---- asking the gateway ------------------------------------------------------------------------------
 
@@ -63,8 +64,9 @@ class Actions(App[None]):
         """Ask without blocking the screen; `then` gets the answer or the error."""
 
         def come_back(answer: Any) -> None:
-            if self.is_running:
-                self.call_from_thread(then, answer)
+            # An answer may come when the user has left.
+            with suppress(RuntimeError):
+                self.call_from_thread(self.call_later, then, answer)
 
         self.connection.ask(question, come_back)
 

@@ -25,7 +25,7 @@ from clutch.cli import output
 from clutch.cli.top import dialogs, lines
 from clutch.cli.top.actions import Actions
 from clutch.cli.top.connection import Connection, Happened, Items, Loaded, Lost, News
-from clutch.cli.top.dialogs import Box, InboxScreen
+from clutch.cli.top.dialogs import InboxScreen, Overlay
 from clutch.cli.top.lines import BAD, QUIET, STRONG, Item
 from clutch.cli.top.transcript import Paragraph, Transcript
 from clutch.cli.top.tree import Task, TaskTree
@@ -64,13 +64,13 @@ class Dashboard(Actions):
         dialogs.CSS
         + """
     #main { layout: horizontal; height: 1fr; }
-    #list { width: 3fr; }
+    #list { width: 3fr; padding-right: 1; }
     #pane { width: 2fr; border-left: solid ansi_default; padding-left: 1; }
     #head, #foot, #demo, #filter, #tabs { height: 1; }
     #inbox { height: 2; }
     #title { height: auto; max-height: 3; }
     .narrow #main { layout: vertical; }
-    .narrow #list { width: 100%; height: 3fr; }
+    .narrow #list { width: 100%; height: 3fr; padding-right: 0; }
     .narrow #pane { width: 100%; height: 2fr; border-left: none; padding-left: 0; border-top: solid ansi_default; }
     .opened #list { display: none; }
     .opened #pane { width: 100%; height: 100%; border: none; padding-left: 0; }
@@ -166,6 +166,8 @@ class Dashboard(Actions):
     # ---- what the gateway reports ------------------------------------------------------------------------
 
     def _tick(self) -> None:
+        if not self.screen_stack:
+            return  # the program ends
         news = list(self.connection.take())
         for one in news:
             self._apply(one)
@@ -308,7 +310,7 @@ class Dashboard(Actions):
         if self._notice and time.monotonic() - self._notice_at < NOTICE_S:
             return self._put("foot", Text(output.fitted(self._notice, self.size.width), STRONG))
         self._notice = ""
-        is_typing = self.focused is not None
+        is_typing = self._parts["filter"].has_focus
         self._put("foot", Text(lines.FILTER_KEYS, STRONG) if is_typing else lines.footer(self.size.width))
 
     def say(self, text: str) -> None:
@@ -318,7 +320,7 @@ class Dashboard(Actions):
 
     def on_key(self, event: Key) -> None:
         """Textual looks a key up when all before it are done, and then it may be above another screen."""
-        since = self.screen.since if isinstance(self.screen, Box) else Box.left_at
+        since = self.screen.since if isinstance(self.screen, Overlay) else Overlay.left_at
         if event.time < since:
             event.prevent_default()
 
@@ -425,7 +427,7 @@ class Dashboard(Actions):
 
     def _filter(self, text: str) -> None:
         self.known.text = text
-        self._parts["filter"].display = bool(text) or self.focused is not None
+        self._parts["filter"].display = bool(text) or self._parts["filter"].has_focus
         self.draw()
 
 

@@ -1,4 +1,4 @@
-"""What is asked for in a box above the list: a text, a confirmation, a decision of the inbox."""
+"""What is asked for in a dialog above the list: a text, a confirmation, a decision of the inbox."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from clutch.cli.top.widgets import Field, Lines
 
 CSS = """
 ModalScreen { align: center middle; }
-.box { width: 100%; max-width: 110; height: auto; max-height: 100%; border: round ansi_default; padding: 0 1; }
-.box Lines, .box Static { height: auto; }
-.box Field, .hint { margin-top: 1; }
+.dialog { width: 100%; max-width: 110; height: auto; max-height: 100%; border: round ansi_default; padding: 0 1; }
+.dialog Lines, .dialog Static { height: auto; }
+.dialog Field, .hint { margin-top: 1; }
 Field { height: 1; }
 """
 
@@ -48,7 +48,7 @@ def paragraphs(lines: Sequence[Text]) -> list[Paragraph]:
     return [Paragraph(line, indent=0) for line in lines]
 
 
-class Box(ModalScreen[Given | None]):
+class Overlay(ModalScreen[Given | None]):
     """A screen above the list. A key that was pressed before it was there, or before it was gone, does nothing: the
     user has pressed it for something else."""
 
@@ -59,11 +59,11 @@ class Box(ModalScreen[Given | None]):
         self.since = time.monotonic()
 
     def leave(self, given: Given | None = None) -> None:
-        Box.left_at = time.monotonic()
+        Overlay.left_at = time.monotonic()
         _ = self.dismiss(given)
 
 
-class Dialog(Box):
+class Dialog(Overlay):
     """Asks for a text with `placeholder`, otherwise for `y`; without ways it only shows something. Escape leaves."""
 
     AUTO_FOCUS = "Field"
@@ -86,7 +86,7 @@ class Dialog(Box):
         self._hint = Static(markup=False, classes="hint")
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
+        with Vertical(classes="dialog"):
             yield Static(Text(self._title, STRONG))
             yield self.body
             if self._placeholder is not None:
@@ -164,7 +164,7 @@ def decision_dialog(item: Item, decision: str) -> Dialog:
 Decide = Callable[[Item, str], None]
 
 
-class InboxScreen(Box):
+class InboxScreen(Overlay):
     """The decisions that wait. One that is decided stays where it is, so that no other takes its place."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -186,7 +186,7 @@ class InboxScreen(Box):
         self._list, self._body = Lines(), Lines()
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
+        with Vertical(classes="dialog"):
             yield Static(Text("Inbox", STRONG))
             yield self._list
             yield Static(" ")

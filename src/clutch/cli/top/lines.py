@@ -47,7 +47,7 @@ TITLES = {
 }
 DEMO = "Demo model (no API key): answers are scripted. `clutch init` chooses a model."
 TIME_CELLS, COST_CELLS, LABEL_CELLS_MIN = 6, 6, 12
-NAME_CELLS = 34  #: of costs, in a box of 80 columns
+NAME_CELLS = 34  #: of costs, in a dialog of 80 columns
 TEXT_CHARS_MAX = 20_000  #: of one message; the rest is in `clutch logs`
 
 
@@ -85,7 +85,7 @@ def name_of(task: Task) -> str:
 
 
 def heading_line(row: Row, width: int) -> Text:
-    return Text(set_cell_size(f"{row.heading.capitalize()} {row.count}", width), STRONG)
+    return Text.assemble((set_cell_size(f"{row.heading.capitalize()} {row.count}", width), STRONG))
 
 
 def task_line(row: Row, task: Task, width: int, now: float, stalled_s: float | None) -> Text:

@@ -111,7 +111,7 @@ class TaskList(View):
     def render_line(self, y: int) -> Strip:
         place, width = y + self.scroll_offset.y, self.size.width
         if not self.rows and y == 0:
-            return self.strip(Text(self.empty_text, QUIET))
+            return self.strip(Text.assemble((self.empty_text, QUIET)))
         if place >= len(self.rows):
             return Strip.blank(width, self.rich_style)
         row = self.rows[place]
