@@ -126,10 +126,10 @@ class OfflineSource:
     def tasks(self, **wanted: Any) -> Object:
         wanted.pop("numbered", None)
         changed = {
-            "recent_minutes": wanted.pop("recentMinutes"),
-            "recent_count": wanted.pop("recentCount"),
-            "phase": self._reads.phase_named(wanted["phase"]),
-            "state": self._reads.state_named(wanted["state"]),
+            "recent_minutes": wanted.pop("recentMinutes", None),
+            "recent_count": wanted.pop("recentCount", 0),
+            "phase": self._reads.phase_named(wanted.get("phase")),
+            "state": self._reads.state_named(wanted.get("state")),
         }
         asked = self._reads.Filter(**{**wanted, **changed})
         return self._read(self._reads.tasks, self._who, asked)
