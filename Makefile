@@ -10,7 +10,7 @@
 #   make docs       [SITE=DIR]        the documentation with its search, in build/site; fails on a warning
 #   make demo       [ARGS=...]        clutch demo; e.g. ARGS="--chaos --kills 9"
 #   make trust      [SEED=n] [BACKEND=sqlite|postgres|all] [SECONDS=n]  SECONDS cuts it short, and then it is not ok
-#   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli] [N=100,1000] [REPS=3]
+#   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli,page] [N=100,1000] [REPS=3]
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
 #   make scenarios  [BACKEND=sqlite|postgres|all]
 #   make house                        sizes, names, writers of tables and length of calls, beside their limits
@@ -152,7 +152,7 @@ trust: $(STAMP)
 	@$(BIN)/python -m tests.trust $(if $(SECONDS),--seconds $(SECONDS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(BACKEND),--backend $(BACKEND))
 
-bench: $(STAMP)
+bench: $(STAMP) browser
 	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(N),--n $(N)) \
 	  $(if $(REPS),--reps $(REPS)) $(if $(LOAD),--load $(LOAD)) $(if $(SECONDS),--seconds $(SECONDS))
 

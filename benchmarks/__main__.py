@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
 
-from benchmarks import boot, calls, cli, fanin, growth, load, machine, ready, store, w1, w2
+from benchmarks import boot, calls, cli, fanin, growth, load, machine, page, ready, store, w1, w2
 from benchmarks.places import Place, places
 from benchmarks.report import Report, Row, say
 from clutch.cli.serve import collect_rarely
@@ -29,10 +29,11 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "fanin": fanin.run,
     "ready": ready.run,
     "cli": cli.run,
+    "page": page.run,
     "load": load.run,
 }
-#: All but `load`, which takes minutes and is for whoever asks for it.
-_SHORT: Final = "store,growth,boot,calls,w1,w2,fanin,ready,cli"
+#: All but `load`, which takes ten minutes and runs only on request.
+_SHORT: Final = "store,growth,boot,calls,w1,w2,fanin,ready,cli,page"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +69,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_sizes,
         default=[],
         help="instead of the default sizes: tasks (store), stored (growth), unfinished (boot),"
-        " children (w1, w2, fanin), watchers (load)",
+        " children (w1, w2, fanin), tasks (page), watchers (load)",
     )
     parser.add_argument("--reps", type=int, default=3, help="repetitions; a value is their median")
     parser.add_argument("--load", type=int, default=0, help="1: nothing but `load`, unless --only names more")

@@ -23,11 +23,11 @@ from typing import Any, Final, TypeAlias
 
 from benchmarks import task as work
 from clutch.core import authority, ids, messages
+from clutch.core.authority import to_text as rights_text
 from clutch.core.messages import Input
 from clutch.core.model import Outcome
 from clutch.core.text import announce, prompts
 from clutch.transactions.conditions import IS_WORKING
-from clutch.transactions.spawn import rights_text
 
 #: A SELECT is a guard: it must find one row.
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]

@@ -96,8 +96,8 @@ async def _row(watchers: int, seconds: float) -> Row:
     load = Load(watchers, roots, seconds, life_s=call_s * CALLS)
     with TemporaryDirectory(prefix="clutch-load-") as directory:
         state = Path(directory) / "state"
-        async with _beside("load_server", "--state", str(state), "--call-s", str(call_s)) as gateway:
-            url = await _line(gateway)
+        async with beside("load_server", "--state", str(state), "--call-s", str(call_s)) as gateway:
+            url = await next_line(gateway)
             await _lean(seen, load, url, state, gateway.pid)
             seen.cpu_s, seen.waited_s = cpu_s(gateway.pid), round(waited_s(gateway.pid), 2)
     running = int(median(seen.running)) if seen.running else 0
@@ -127,8 +127,8 @@ def _at(values: list[float], share: float) -> float | None:
 
 
 @asynccontextmanager
-async def _beside(module: str, *arguments: str) -> AsyncIterator[Process]:
-    """It works until its stdin is closed."""
+async def beside(module: str, *arguments: str) -> AsyncIterator[Process]:
+    """Run a program of this package that works until its stdin is closed."""
     command = (sys.executable, "-m", f"benchmarks.{module}", *arguments)
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
     try:
@@ -139,7 +139,8 @@ async def _beside(module: str, *arguments: str) -> AsyncIterator[Process]:
         await process.wait()
 
 
-async def _line(process: Process) -> str:
+async def next_line(process: Process) -> str:
+    """Return the next line that the process prints."""
     assert process.stdout is not None, "it was asked for"
     return (await process.stdout.readline()).decode().strip()
 
@@ -151,10 +152,10 @@ async def _lean(seen: Seen, load: Load, url: str, state: Path, pid: int) -> None
     told = ("--state", str(state), "--url", url)
     sizes = ("--watchers", str(load.watchers), "--roots", str(load.roots))
     async with (
-        _beside("load_watchers", *told, *sizes) as watchers,
-        _beside("load_sync", "--place", str(state.parent)) as syncing,
+        beside("load_watchers", *told, *sizes) as watchers,
+        beside("load_sync", "--place", str(state.parent)) as syncing,
     ):
-        await _line(watchers)
+        await next_line(watchers)
         ended: list[asyncio.Queue[None]] = [asyncio.Queue() for _ in range(load.roots)]
         work: list[Awaitable[None]] = [
             _employ(seen, client, number % load.roots, ended, load.life_s * number / load.children, load)
@@ -181,7 +182,7 @@ async def _for(seconds: float, tasks: Sequence[asyncio.Future[None]]) -> None:
 
 async def _listen(seen: Seen, watchers: Process, ended: Sequence[asyncio.Queue[None]]) -> None:
     """Which root has one child less; at the end what there was."""
-    while line := await _line(watchers):
+    while line := await next_line(watchers):
         if line.isdigit():
             ended[int(line)].put_nowait(None)
         else:

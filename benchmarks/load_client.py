@@ -17,12 +17,15 @@ IDLE_S: Final = 2.0  #: a server lets idle ones go after 5 s
 
 class Client:
     def __init__(self, url: str, token: str) -> None:
-        at = urlsplit(url)
+        at, self.url = urlsplit(url), url
         self._host, self._port, self._token = at.hostname, at.port, token
         self._idle: list[tuple[float, StreamReader, StreamWriter]] = []
 
     async def ask(self, method: str, path: str, body: object = None) -> Any:
         """Raises ConnectionError for anything but a success."""
+        return json.loads(await self.read(method, path, body))
+
+    async def read(self, method: str, path: str, body: object = None) -> bytes:
         content = b"" if body is None else json.dumps(body).encode()
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAuthorization: Bearer {self._token}\r\n"
@@ -39,7 +42,7 @@ class Client:
         self._idle.append((time.monotonic(), reader, writer))
         if not said.startswith(b"HTTP/1.1 2"):
             raise ConnectionError(f"{method} {path}: {said.splitlines()[0]!r} {answer[:300]!r}")
-        return json.loads(answer)
+        return answer
 
     async def _connection(self) -> tuple[StreamReader, StreamWriter]:
         while self._idle:

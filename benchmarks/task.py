@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.messages import Answer, Call, Result, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Policy, Work
 from clutch.core.spawn import SpawnRequest
-from clutch.transactions.spawn import rights_text
 
 MODEL: Final = "bench"
 REQUEST: Final = SpawnRequest(

@@ -19,7 +19,7 @@ from clutch.engine.services import BlockIds
 from clutch.store.transaction import Database
 from clutch.transactions import sessions, turn_begin, turn_end, wake, workers
 from clutch.transactions import turn as turn_tx
-from clutch.transactions.sessions import OwnedRun
+from clutch.transactions.sessions import NewMain, OwnedRun
 from clutch.transactions.spawn import ChildRequest, spawn
 from clutch.transactions.turn import ModelAnswer
 
@@ -41,8 +41,8 @@ class Traffic:
     async def __aenter__(self) -> Traffic:
         self._worker_id = await self._door.alone(workers.next_number)
         self._ids.take_block(self._worker_id)
-        about = ("bench", 0, "bench", POLICY.work.lanes)
-        await self._door.alone(workers.register, self._worker_id, _LEASE_S, *about)
+        who, lanes = (self._worker_id, _LEASE_S, "bench", 0), POLICY.work.lanes
+        await self._door.alone(workers.register, *who, version="bench", lanes=lanes)
         self._helpers = [asyncio.create_task(helper) for helper in (self._carry_mail(), self._claim())]
         return self
 
@@ -60,7 +60,7 @@ class Traffic:
         number = self._ids.next()
         key = f"agent:main:chat:bench-{number}"
         return await self._door.tx(
-            number, sessions.open_session, number, key, "main", ROOT_RIGHTS, None, WORKSPACE
+            number, sessions.open_session, NewMain(number, key, "main", ROOT_RIGHTS, None, WORKSPACE)
         )
 
     async def task(self, parent_id: int) -> None:
@@ -68,7 +68,7 @@ class Traffic:
         child_id = self._ids.next()
         order = ChildRequest(f"bench:{child_id}", child_id, self._ids.uuid4(), REQUEST, 0)
         soon = self._claimed(child_id)
-        await self._door.tx(parent_id, spawn, POLICY, parent_id, parent_id, None, [order])
+        await self._door.tx(parent_id, spawn, POLICY, parent_id, parent_id, [order])
         heard = self._claimed(parent_id)
         await self._turn(child_id, await soon, FINDING, STEPS)
         await self._turn(parent_id, await heard, REPLY)

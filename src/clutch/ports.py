@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Handed, Side
 from clutch.core.messages import Answer, Call, Transcript, Usage
 from clutch.core.model import Definition, Hook, Thinking, ToolOffer
+from clutch.core.push import PushKey, Subscription
+from clutch.core.rate_limit import ProviderLimit
 from clutch.core.session_tools import SessionCall
 from clutch.core.spawn import SpawnRequest
 
@@ -148,6 +150,10 @@ class Limiter(Protocol):
 
     def waits(self) -> Mapping[str, Waits]:
         """By provider."""
+        ...
+
+    def limits(self) -> Mapping[str, ProviderLimit]:
+        """By provider: what is in use, what is allowed, and until when no call is sent."""
         ...
 
 
@@ -392,6 +398,18 @@ class TaskFiles(Protocol):
         ...
 
 
+class Mentions(Protocol):
+    """Files that a user mentions in a message with `@path`, beneath the workspace of the agent."""
+
+    async def with_files(self, text: str, root: str) -> str:
+        """Return the message with the text of each file. Raises InvalidInput for one that may not be read."""
+        ...
+
+    async def names(self, root: str, prefix: str) -> list[str]:
+        """Return what may complete a mention. Raises InvalidInput for a path outside of the workspace."""
+        ...
+
+
 class ResultFiles(Protocol):
     """Large tool results, one directory per session, out of reach for every other session."""
 
@@ -424,6 +442,16 @@ class Prices(Protocol):
     def window(self, model: str) -> int | None:
         """How many tokens a request may have."""
         ...
+
+
+class Subscriptions(Protocol):
+    """The devices that want notifications, as the store knows them now."""
+
+    async def key(self) -> PushKey | None: ...
+
+    async def find(self, device: str) -> Subscription | None: ...
+
+    async def forget(self, device: str) -> None: ...
 
 
 class HookFailed(Exception):

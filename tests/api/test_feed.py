@@ -111,7 +111,9 @@ async def test_end_of_a_short_run_comes_after_everything_the_run_told(clock: Jum
             await asyncio.sleep(0)
             run = await world.started(main)
             await run.finish("done")
-            await store.alone(control.again, POLICY, run.session_id, "continue", "more", "", "person")
+            await store.alone(
+                control.again, POLICY, run.session_id, "continue", "more", text="", actor="person"
+            )
             again = await world.start(run.session_id)
             for run_id in (run.run_id, again.run_id):
                 for name in ("lifecycle:start", "assistant:text", "usage"):

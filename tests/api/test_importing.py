@@ -237,7 +237,7 @@ async def test_an_imported_task_goes_on_where_it_was(tmp_path: Path, db: Databas
     await house.hire()
     await house.until_quiet()
     task = await house.task("told")
-    await db.alone(control.again, DEEP, task.id, "continue", "again:1", "look once more", "person")
+    await db.alone(control.again, DEEP, task.id, "continue", "again:1", text="look once more", actor="person")
     await house.until_quiet()
     (request,) = [
         one for one in heard if any(isinstance(said, Answer) and said.calls for said in one.transcript)

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from benchmarks import boot, cli, fanin, growth, load, ready, shape, store
+from benchmarks import boot, cli, fanin, growth, load, page, ready, shape, store
 from benchmarks.__main__ import main
 from benchmarks.floor import Floor, SqliteWriter
 from benchmarks.places import Place, PostgresPlace, SqlitePlace
@@ -272,3 +272,17 @@ async def test_load_rows_say_what_a_spawn_takes_while_many_watch() -> None:
     assert row["spawn_p50_ms"] <= row["spawn_p99_ms"]
     assert {type(row[name]) for name in ("fsync_p99_ms", "rss_slope_kb_per_min")} == {float}
     assert len(row["rss_mb"]) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_page_rows_say_how_smooth_the_dashboard_is_and_what_it_costs() -> None:
+    if page.CHROMIUM is None:
+        pytest.skip("no Chromium here; Debian, Ubuntu: apt install chromium")
+    row = await page.measured(20, rep=0, seconds=2.0)
+    assert (row.ok, row.n, row.why) == (True, 20, None)
+    assert row.figures["frames"] > 10
+    assert row.figures["events_per_s"] > 0
+    assert row.figures["bytes_per_event"] > 100
+    assert row.figures["frame_p50_ms"] <= row.figures["frame_p99_ms"] <= row.figures["frame_max_ms"]
+    assert {type(row.figures[name]) for name in ("heap_mb", "cpu_ratio", "cpu_ms_per_call")} == {float}

@@ -36,7 +36,6 @@ from clutch.core.authority import (
     canonical,
     child_rights,
     from_json,
-    is_within,
     matches,
     role,
     root_rights,
@@ -65,6 +64,20 @@ PATTERNS = [
 ]
 MODELS = ["openai:big", "openai:small", "anthropic:big", "offline"]
 MODEL_PATTERNS = ["*", "openai:*", "*:big", "offline"]
+
+
+def is_within(child: Rights, parent: Rights) -> bool:
+    """By construction, without trying any tool name: the child's every part is at most the parent's."""
+    return (
+        child.depth > parent.depth
+        and child.depth_max <= parent.depth_max
+        and child.tools.allow >= parent.tools.allow
+        and child.tools.deny >= parent.tools.deny
+        and child.models >= parent.models
+        and child.sandbox >= parent.sandbox
+        and child.network <= parent.network
+        and child.read_only >= parent.read_only
+    )
 
 
 def child_of(

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clutch.core.text.format import is_plain, plain_json
-from clutch.core.text.results import Fenced, fence, parse_fences, unfence
+from clutch.core.text.results import Fenced, fence, parse_fences
 from tests.examples import examples, scaled
 
 NONCE = "0123456789abcdef0123456789abcdef"
@@ -31,6 +31,12 @@ HOSTILE = [
 ]  # fmt: skip
 HOSTILE_TEXT = st.lists(st.sampled_from(HOSTILE), max_size=12).map("".join)
 TEXT = ANY_TEXT | HOSTILE_TEXT
+
+
+def unfence(block: str, nonce: str) -> str | None:
+    """The text of a block that is one fence with this nonce and nothing else."""
+    found = parse_fences(block, nonce)
+    return found[0].text if [fence(one.text, nonce) for one in found] == [block] else None
 
 
 def assert_survives(text: str) -> None:

@@ -25,7 +25,7 @@ def begun(pace: Pace, now: float = NOW, tokens: int = 0) -> tuple[Pace, Passage]
 
 def after(pace: Pace, failure: Failure, now: float = NOW, bounds: Bounds = FREE) -> Pace:
     pace, passage = begun(pace, now)
-    return rate_limit.failed(pace, bounds, passage, failure, now, 0.0)
+    return rate_limit.failed(pace, bounds, passage, failure, now, chance=0.0)
 
 
 def broken(times: int, now: float = NOW) -> Pace:
@@ -56,7 +56,7 @@ def test_a_thousand_failures_of_one_wave_make_nobody_wait_longer_than_the_first(
         pace, passage = begun(pace)
         passages.append(passage)
     for passage in passages:
-        pace = rate_limit.failed(pace, FREE, passage, replace(REFUSED, reset_at=None), NOW + 1, 0.5)
+        pace = rate_limit.failed(pace, FREE, passage, replace(REFUSED, reset_at=None), NOW + 1, chance=0.5)
     assert pace.strikes == 1
     assert pace.closed_until == NOW + 1 + 1.25
     assert pace.in_flight == 0
@@ -89,7 +89,7 @@ def test_after_one_refusal_a_crowd_stays_below_what_the_provider_took(
         passages.append(passage)
     failure = replace(REFUSED, reset_at=NOW + window_s)
     for passage in passages[allowed:]:
-        pace = rate_limit.failed(pace, FREE, passage, failure, NOW + 0.01, 0.0)
+        pace = rate_limit.failed(pace, FREE, passage, failure, NOW + 0.01, chance=0.0)
     for passage in passages[:allowed]:  # successes take longer than refusals
         pace = rate_limit.succeeded(pace, FREE, passage, NOW + 0.5, 10)
     reset = NOW + window_s
@@ -261,7 +261,7 @@ def test_whatever_happens_calls_are_counted_and_every_hold_ends(
                 pace = rate_limit.left(pace, passage)
             else:
                 failure = replace(failures[what], reset_at=now + 20 if what == "refused" else None)
-                pace = rate_limit.failed(pace, bounds, passage, failure, now, chance)
+                pace = rate_limit.failed(pace, bounds, passage, failure, now, chance=chance)
         assert pace.in_flight == len(under_way)
         assert sum(passage.is_probe for passage in under_way) <= 1
     for passage in under_way:

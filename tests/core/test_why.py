@@ -6,7 +6,7 @@ import pytest
 
 from clutch.core.diagnosis import Blocker, BlockingSession, Gate
 from clutch.core.model import WAITS, Phase, Reason
-from clutch.core.text.why import DeliveryAttempt, TimelineEntry, blocked_text, happening, why_text
+from clutch.core.text.why import DeliveryAttempt, TimelineEntry, blocked_text, happening, why_lines
 
 
 def move(
@@ -91,16 +91,14 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
         Reason.FAILED, "queued", 1, 3600.0, 3601.0, "failed", "overloaded", 5, 7,
     )  # fmt: skip
     stuck = Blocker(Gate.PAUSED, 3500.0, BlockingSession(2, "k"))
-    text = why_text(
-        't_2 "survey": done',
+    lines = why_lines(
         [move(Phase.QUEUED, Phase.RUNNING, Reason.STARTED)],
         [failed],
         stuck,
         "t_2",
-        3620.0,
+        now=3620.0,
     )
-    assert text.splitlines() == [
-        't_2 "survey": done',
+    assert list(lines) == [
         "  00:00:00 UTC  Started.",
         "Delivery:",
         "  01:00:00 UTC  attempt 1 to agent:main:main (main; bubbled from t_9, route fallback): failed (overloaded);"
@@ -113,7 +111,8 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
 
 def test_a_moment_of_another_day_says_which() -> None:
     stuck = Blocker(Gate.DEAD_LETTER, 3500.0, BlockingSession(2, "k"), until=3500.0 + 7 * 86_400)
-    text = why_text("t_2", [move(Phase.QUEUED, Phase.RUNNING, Reason.STARTED)], [], stuck, "t_2", 90_000.0)
+    started = move(Phase.QUEUED, Phase.RUNNING, Reason.STARTED)
+    text = "\n".join(why_lines([started], [], stuck, "t_2", now=90_000.0))
     assert "  1970-01-01 00:00:00 UTC  Started." in text
     assert "it expires at 1970-01-08 00:58:20 UTC" in text
 
@@ -137,8 +136,8 @@ def test_a_delivery_names_the_session_that_it_reached() -> None:
         5,
         7,
     )
-    assert "  00:00:00 UTC  Delivered to agent:main:main." in why_text(
-        "t_2", [line], [reached], None, "t_2", 0.0
+    assert "  00:00:00 UTC  Delivered to agent:main:main." in list(
+        why_lines([line], [reached], None, "t_2", now=0.0)
     )
 
 
@@ -155,4 +154,4 @@ def test_a_letter_within_the_tree_has_no_route_to_speak_of() -> None:
     told = DeliveryAttempt(
         "k", "agent:a", 1, "requester", "", (), Reason.QUEUED, "queued", 1, 0.0, None, "delivered", "", 5, 7
     )
-    assert "(nested; parent): delivered" in why_text("t_2", [], [told], None, "t_2", 0.0)
+    assert "(nested; parent): delivered" in "\n".join(why_lines([], [told], None, "t_2", now=0.0))

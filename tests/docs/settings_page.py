@@ -49,6 +49,7 @@ EXAMPLES: dict[str, Any] = {
     "events": ["subagent_ended"], "channels": {"ops": {"url": {"env": "OPS_WEBHOOK"}}},
     "channels.NAME.url": {"env": "OPS_WEBHOOK"}, "operators": ["ada"], "approvers": ["ada"], "notify": ["all_done"],
     "host": "192.0.2.10", "port": 8765, "allowedHosts": ["clutch.example.org"], "requestsPerSecond": 50,
+    "pushHosts": ["push.example.org:8443"], "pushContact": "mailto:ops@example.com",
     "database": {"env": "CLUTCH_DATABASE"}, "rootTokens": 2000000, "dayTokens": 5000000, "rootUsd": "5.00",
     "dayUsd": "20.00", "deleteTranscriptAfter": "7d", "maxAgeHours": "7d", "idleTimeout": "3m",
     "approvalTimeoutMinutes": "1d", "runTimeoutSeconds": "15m", "thinking": "high", "maxSpawnDepth": 2,

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import LetterKind, Phase, Task
 from clutch.core.policy import Announcing, Life, Limits, Policy, Work
@@ -27,7 +28,7 @@ from clutch.store.transaction import Database, Row, Tx
 from clutch.tools.registry import Tools
 from clutch.transactions import inbox, sessions, tasks
 from clutch.transactions.read import transcripts
-from clutch.transactions.spawn import ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import ChildRequest, spawn
 from tests.patience import PATIENCE_S
 
 #: Hints must do all the work: a tick would come too late for any test.
@@ -164,7 +165,7 @@ class House:
     async def open(self) -> int:
         rights = rights_text(root_rights(AgentGrant(depth_max=self.policy.limits.depth_max)))
         self.main = await self.db.alone(
-            sessions.open_session, 1, "agent:main:main", "main", rights, "terminal:x", "."
+            sessions.open_session, sessions.NewMain(1, "agent:main:main", "main", rights, "terminal:x", ".")
         )
         return self.main
 
@@ -183,7 +184,7 @@ class House:
             )
             for n in range(count)
         ]
-        await self.db.tx(self.main, spawn, self.policy, self.main, self.main, None, orders)
+        await self.db.tx(self.main, spawn, self.policy, self.main, self.main, orders)
 
     def tool(self, name: str, run: Callable[[], Awaitable[str]], *, replay_safe: bool = False) -> None:
         async def function(arguments: Anything, context: ToolContext) -> str:

@@ -253,7 +253,9 @@ async def test_an_answer_nobody_carries_out_any_more_keeps_no_contents(
         await files.is_waiting.wait()
     parent = await house.task("parent")
     if verb == "steer":
-        await house.db.alone(messages.steer, house.policy, parent.id, "steer:1", "something else", "person")
+        await house.db.alone(
+            messages.steer, house.policy, parent.id, "steer:1", "something else", actor="person"
+        )
     else:
         await house.db.alone(control.kill, house.policy, parent.id, "enough", "person")
     await house.until_phase("parent", Phase.COMPLETED, Phase.ANNOUNCE_DEFERRED)
@@ -286,7 +288,7 @@ async def test_an_answer_whose_run_is_superseded_while_a_tool_runs_keeps_no_cont
     async with asyncio.timeout(PATIENCE_S):
         await slow.wait()
     parent = await house.task("parent")
-    await house.db.alone(messages.steer, house.policy, parent.id, "steer:1", "something else", "person")
+    await house.db.alone(messages.steer, house.policy, parent.id, "steer:1", "something else", actor="person")
     may_end.set()
     await house.until_quiet()
     assert SECRET not in await stored(house)
@@ -310,7 +312,7 @@ async def test_a_child_killed_while_its_files_are_made_and_started_again_keeps_w
     task = await house.task("child")
     await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
     await house.until_phase("child", Phase.COMPLETED)
-    await house.db.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
+    await house.db.alone(control.again, house.policy, task.id, "retry", "retry:1", text="", actor="person")
 
     async def has_worked() -> bool:
         return (await house.task("child")).outcome is Outcome.OK

@@ -21,10 +21,10 @@ from clutch.engine.services import NoPrices
 from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.store.transaction import Keys, ManyRows, Tx
 from clutch.testing.database import PassThroughDatabase
-from clutch.transactions import control, messages, questions, usage
-from clutch.transactions.questions import PendingQuestion
+from clutch.transactions import control, messages, usage
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, opening, step, use
+from tests.open_questions import PendingQuestion, waiting
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -124,15 +124,15 @@ async def purse(house: House, name: str) -> tuple[int, int, int | None]:
 
 async def asked(house: House, count: int = 1) -> list[PendingQuestion]:
     async def is_asked() -> bool:
-        return len(await house.db.read(questions.waiting)) >= count
+        return len(await house.db.read(waiting)) >= count
 
     await house.until(is_asked)
-    return await house.db.read(questions.waiting)
+    return await house.db.read(waiting)
 
 
 async def answer(house: House, question: PendingQuestion, decision: Decision, text: str = "") -> None:
-    known = (house.policy, question.id, decision, text, question.hash, "person")
-    await house.db.alone(messages.answer, *known)
+    known = (house.policy, question.id, decision, text)
+    await house.db.alone(messages.answer, *known, seen_hash=question.hash, actor="person")
 
 
 async def counted(house: House) -> int:
@@ -322,7 +322,7 @@ async def test_one_yes_is_for_everybody_who_waits_for_the_same_purse(build: Buil
     first = (await asked(house, 3))[0]
     await answer(house, first, Decision.APPROVE)
     await house.until_quiet()
-    assert await house.db.read(questions.waiting) == []
+    assert await house.db.read(waiting) == []
     assert [(await house.task(label)).outcome for label in "abc"] == [Outcome.OK] * 3
     assert (await purse(house, "root:1"))[2] == 750 + 700
 

@@ -150,7 +150,9 @@ async def test_retry_and_continue_after_delete_are_refused(build: Build, tmp_pat
     task = await house.task("child")
     for how in ("retry", "continue"):
         with pytest.raises(NotPossible, match="was deleted"):
-            await house.db.alone(control.again, house.policy, task.id, how, f"{how}:1", "", "person")
+            await house.db.alone(
+                control.again, house.policy, task.id, how, f"{how}:1", text="", actor="person"
+            )
     assert await house.task("child") == task
 
 
@@ -277,7 +279,7 @@ async def test_a_task_that_works_again_keeps_its_files_from_a_late_sweeper(
     files.is_late = True
     house.clock.jump(3600 + 120)
     await asyncio.wait_for(files.is_waiting.wait(), PATIENCE_S)
-    await house.db.alone(control.again, house.policy, task.id, "retry", "retry:1", "", "person")
+    await house.db.alone(control.again, house.policy, task.id, "retry", "retry:1", text="", actor="person")
     await house.until_phase("child", Phase.ANNOUNCING)
     files.may_go_on.set()
     await house.until_quiet()

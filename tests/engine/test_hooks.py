@@ -16,6 +16,7 @@ import pytest
 from clutch.channels import GROUP, HookRegistry, Webhook
 from clutch.core import ids
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.messages import Answer, Call
 from clutch.core.model import Hook
 from clutch.core.policy import Announcing, Policy, Work
@@ -26,7 +27,7 @@ from clutch.ports import ModelRequest, Models, OnDelta, ThreadFailed
 from clutch.store.transaction import Row, Tx
 from clutch.testing.channels import RecordingChannel, ThreadedChannel
 from clutch.transactions import control, sessions
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
+from clutch.transactions.spawn import Accepted, ChildRequest
 from clutch.wiring import Engine, running_engine
 from tests.answering import answering
 from tests.patience import PATIENCE_S
@@ -111,8 +112,10 @@ async def place(
     )
     async with running as engine:
         rights = rights_text(root_rights(AgentGrant(depth_max=1)))
-        made = (engine.services.ids.next(), "agent:main:main", "main", rights, "chat:ada", ".")
-        yield Place(engine, await engine.db.alone(sessions.open_session, *made))
+        made = sessions.NewMain(
+            engine.services.ids.next(), "agent:main:main", "main", rights, "chat:ada", "."
+        )
+        yield Place(engine, await engine.db.alone(sessions.open_session, made))
 
 
 def listening(*names: Hook, to: list[dict[str, Any]]) -> HookRegistry:

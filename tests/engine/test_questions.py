@@ -16,10 +16,10 @@ from clutch.core.policy import Policy, Taint
 from clutch.core.questions import Decision, QuestionKind
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.ports import ModelRequest, ToolContext
-from clutch.transactions import control, messages, questions
-from clutch.transactions.questions import PendingQuestion
+from clutch.transactions import control, messages
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, Anything, House, ask_for, opening, step
+from tests.open_questions import PendingQuestion, waiting
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -72,15 +72,15 @@ class Desk:
 
 async def asked(house: House, count: int = 1) -> list[PendingQuestion]:
     async def are_asked() -> bool:
-        return len(await house.db.read(questions.waiting)) == count
+        return len(await house.db.read(waiting)) == count
 
     await house.until(are_asked)
-    return await house.db.read(questions.waiting)
+    return await house.db.read(waiting)
 
 
 async def decide(house: House, question: PendingQuestion, decision: Decision, text: str = "") -> None:
-    known = (house.policy, question.id, decision, text, question.hash, "person")
-    await house.db.alone(messages.answer, *known)
+    known = (house.policy, question.id, decision, text)
+    await house.db.alone(messages.answer, *known, seen_hash=question.hash, actor="person")
 
 
 def last_results(house: House, words: str = "do child") -> tuple[Result, ...]:
@@ -121,7 +121,7 @@ async def test_a_question_wakes_the_parent_at_once_and_once(build: Build) -> Non
 
     await house.until(is_told)
     assert (await house.task("child")).reason == Reason.NEEDS_YOU, "a child that waits is not settled"
-    (question,) = await house.db.read(questions.waiting)
+    (question,) = await house.db.read(waiting)
     await decide(house, question, Decision.ANSWER, "left")
     await house.until_quiet()
     said = _heard(house.model.of("go")[-1])
@@ -286,10 +286,10 @@ async def test_steered_child_never_makes_the_call_it_asked_for(build: Build) -> 
     house, desk = await opened(build, uses(("pay", {})), "did something else")
     await asked(house)
     task = await house.task("child")
-    await house.db.alone(messages.steer, house.policy, task.id, "steer:1", "do not pay", "person")
+    await house.db.alone(messages.steer, house.policy, task.id, "steer:1", "do not pay", actor="person")
     await house.until_quiet()
     assert desk.done == []
-    assert await house.db.read(questions.waiting) == []
+    assert await house.db.read(waiting) == []
     assert last_results(house)[0].failed
     assert (await house.task("child")).result == "did something else"
 
@@ -300,7 +300,7 @@ async def test_killed_child_asks_nobody_any_more(build: Build) -> None:
     task = await house.task("child")
     await house.db.alone(control.kill, house.policy, task.id, "enough", "person")
     await house.until_quiet()
-    assert (desk.done, await house.db.read(questions.waiting)) == ([], [])
+    assert (desk.done, await house.db.read(waiting)) == ([], [])
 
 
 async def test_paused_child_keeps_its_approval(build: Build) -> None:

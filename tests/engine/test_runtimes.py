@@ -357,8 +357,8 @@ async def test_runtime_is_not_started_without_anything_left(build: Build) -> Non
         task.id,
         "continue",
         "again:1",
-        "more",
-        "person",
+        text="more",
+        actor="person",
     )
     await house.until_quiet()
     task = await house.task("child")

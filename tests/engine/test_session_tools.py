@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from clutch.core.authority import NEVER_FOR_CHILDREN, Peers, ToolPolicy, Visibility
+from clutch.core.authority import to_text as rights_text
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Phase
@@ -19,7 +20,6 @@ from clutch.core.spawn import CleanupPolicy
 from clutch.ports import ModelRequest, OperatorNotice
 from clutch.transactions import control as control_tx
 from clutch.transactions import sessions
-from clutch.transactions.spawn import rights_text
 from tests.engine.conftest import Build
 from tests.engine.family import FREE, Family, family
 from tests.engine.house import ask_for, opening, step
@@ -313,7 +313,8 @@ async def open_beta(made: Family) -> None:
 
     rights = rights_text(root_rights(AgentGrant(depth_max=1)))
     made.ids["beta"] = await made.house.db.alone(
-        sessions.open_session, made.services.ids.next(), "agent:beta:main", "beta", rights, None, "."
+        sessions.open_session,
+        sessions.NewMain(made.services.ids.next(), "agent:beta:main", "beta", rights, None, "."),
     )
 
 
@@ -332,7 +333,7 @@ async def test_what_a_main_agent_sees_is_as_wide_as_the_config_says(
     rights = rights_text(root_rights(AgentGrant(depth_max=3, sandbox=is_sandboxed)))
     twin = "agent:main:chat:twin"
     await made.house.db.alone(
-        sessions.open_session, made.services.ids.next(), twin, "main", rights, None, "."
+        sessions.open_session, sessions.NewMain(made.services.ids.next(), twin, "main", rights, None, ".")
     )
     await made.house.db.alone(_set_rights, made.house.main, rights)
     seen = {one["sessionKey"] for one in (await made.uses("main", "sessions_list"))["sessions"]}
@@ -413,8 +414,8 @@ async def test_a_label_of_an_agent_reaches_its_chat_session(build: Build) -> Non
 
     made = await tree(build, visibility=Visibility.ALL)
     rights = rights_text(root_rights(AgentGrant(depth_max=1)))
-    chat = (made.services.ids.next(), "agent:main:chat:night", "main", rights, None, ".")
-    await made.services.db.alone(sessions.open_session, *chat)
+    chat = sessions.NewMain(made.services.ids.next(), "agent:main:chat:night", "main", rights, None, ".")
+    await made.services.db.alone(sessions.open_session, chat)
     told = await made.uses(
         "main", "sessions_send", agentId="main", label="night", message="hi", timeoutSeconds=0
     )

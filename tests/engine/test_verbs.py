@@ -197,7 +197,7 @@ async def test_each_act_is_in_the_timeline_with_its_actor(build: Build) -> None:
     acts = [line for line in await set_up.lines("one") if line[0] != "clutch"]
     assert acts == [
         ("boss", "a message was sent to it"),
-        (f"agent:{set_up.house.main}", "pauses at its next step"),
+        (f"agent:{set_up.house.main}", "pause"),
         ("boss", "resumed"),
         ("boss", "steered"),
         ("boss", "continue"),
@@ -286,11 +286,11 @@ class Broken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._db, name)
 
-    async def alone(self, *args: Any) -> Any:
+    async def alone(self, *args: Any, **named: Any) -> Any:
         if self.is_broken:
             self.is_broken = False
             raise StoreError("the disk is full")
-        return await self._db.alone(*args)
+        return await self._db.alone(*args, **named)
 
 
 @pytest.mark.scenario(118)

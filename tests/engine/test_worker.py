@@ -132,8 +132,8 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._db, name)
 
-    async def alone(self, fn: Any, *args: Any) -> Any:
-        got = await self._db.alone(fn, *args)
+    async def alone(self, fn: Any, *args: Any, **named: Any) -> Any:
+        got = await self._db.alone(fn, *args, **named)
         if fn is workers.claim:
             self.claims.append(len(got))
         return got
@@ -229,7 +229,7 @@ async def test_kill_cancels_the_model_call_at_once(build: Build) -> None:
 async def test_steer_supersedes_the_running_call(build: Build) -> None:
     house, _ = await blocked_child(build)
     task = await house.task("child")
-    await house.db.alone(messages.steer, house.policy, task.id, "s", "look elsewhere", "person")
+    await house.db.alone(messages.steer, house.policy, task.id, "s", "look elsewhere", actor="person")
     await house.until_quiet()
     assert len(house.model.cancelled) == 1
     first, second = house.model.of("do child")
@@ -521,7 +521,13 @@ async def test_plan_is_made_with_reading_tools_only_until_it_is_approved(build: 
 
     await house.until_asked("go", 3)
     await house.db.alone(
-        messages.decide, house.policy, task.id, PlanVerdict.APPROVE, plan_hash("first I look"), "go", "person"
+        messages.decide,
+        house.policy,
+        task.id,
+        PlanVerdict.APPROVE,
+        plan_hash("first I look"),
+        text="go",
+        actor="person",
     )
     await house.until_quiet()
     planning, working = house.model.of("do plan")

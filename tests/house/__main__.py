@@ -37,6 +37,7 @@ def measure(root: Path, record: Walks) -> tuple[dict[str, Any], list[Missed]]:
     found = figures.sources(root)
     files = sorted(((source.path, source.line_count) for source in found), key=_by_size)
     functions = sorted((one for source in found for one in figures.function_lengths(source)), key=_by_size)
+    many = [one for source in found for one in figures.many_parameters(source)]
     line_count = sum(size for _, size in files)
     ing, classes = figures.ing_modules(found), figures.classes_twice(found)
     tables, untyped = figures.tables_with_two_writers(found), figures.untyped_tx_calls(found)
@@ -46,6 +47,7 @@ def measure(root: Path, record: Walks) -> tuple[dict[str, Any], list[Missed]]:
         *_too_many("product_files", len(files), limits.FILES_MAX),
         *_listed("largest_file", _over(files, limits.FILE_LINES_MAX), limits.FILE_LINES_MAX),
         *_listed("longest_function", _over(functions, limits.FUNCTION_LINES_MAX), limits.FUNCTION_LINES_MAX),
+        *_listed("positional_parameters", many, limits.POSITIONAL_MAX),
         *_listed("ing_modules", ing, "none"),
         *_listed("class_names_twice", classes, "unique"),
         *_listed("module_names_twice_in_a_layer", figures.modules_twice(found), "unique"),

@@ -79,6 +79,28 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NAMED = (*_FUNCTIONS, ast.ClassDef)
 
 
+def many_parameters(source: Source) -> Iterator[str]:
+    """Functions that take more arguments by position than a call can show."""
+    methods = {
+        id(node)
+        for owner in ast.walk(source.tree)
+        if isinstance(owner, ast.ClassDef)
+        for node in owner.body
+        if isinstance(node, _FUNCTIONS) and "staticmethod" not in _decorators(node)
+    }
+    for node in ast.walk(source.tree):
+        if isinstance(node, _FUNCTIONS) and not _decorators(node) & set(limits.MANY_PARAMETERS):
+            count = len(node.args.posonlyargs) + len(node.args.args) - (id(node) in methods)
+            if count > limits.POSITIONAL_MAX:
+                yield f"{source.path}:{node.lineno} {node.name} ({count})"
+
+
+def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """The last word of each decorator: `command` of `@tasks.command("ps")`."""
+    called = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
+    return {ast.unparse(one).rsplit(".", 1)[-1] for one in called}
+
+
 def comment_share(found: Iterable[Source]) -> float:
     """Share of the lines that contain a comment."""
     lines = commented = 0

@@ -17,6 +17,13 @@ FILE_LINES_MAX: Final = 600
 # A longer function does not fit on one screen.
 FUNCTION_LINES_MAX: Final = 60
 
+# A call with more arguments by position cannot be read without the signature beside it. `self` and `cls` do not count.
+POSITIONAL_MAX: Final = 5
+# A function with one of these decorators may take more; the reason beside it.
+MANY_PARAMETERS: Final[Mapping[str, str]] = {
+    "command": "the parameters are the options of a command; typer calls it with keywords",
+}
+
 # A module is named after the thing it holds; a name in -ing names an activity and says nothing about its content.
 VERB_ENDING: Final = "ing"
 

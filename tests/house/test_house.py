@@ -94,6 +94,23 @@ def test_a_long_function_without_its_decorators(product: Path, line_count: int, 
     assert ("longest_function" not in missed) is is_ok
 
 
+def test_too_many_positional_parameters(product: Path) -> None:
+    text = (
+        "def five(a, b, c, d, e, *, f): ...\n"
+        "def six(a, b, /, c, d, e, f): ...\n"
+        "class A:\n"
+        "    def five(self, a, b, c, d, e): ...\n"
+        "    async def six(self, a, b, c, d, e, f): ...\n"
+        "    @staticmethod\n"
+        "    def static(a, b, c, d, e, f): ...\n"
+        "@tasks.command('ps')\n"
+        "def ps(a, b, c, d, e, f): ...\n"
+    )
+    _, missed = planted(product, {"core/a.py": text})
+    found = ["core/a.py:2 six (6)", "core/a.py:5 six (6)", "core/a.py:7 static (6)"]
+    assert missed["positional_parameters"].value == found
+
+
 def test_a_module_named_after_an_activity(product: Path) -> None:
     line, missed = planted(product, {"core/wording.py": "", "wiring/engine.py": "", "wiring/__init__.py": ""})
     assert line["ing_modules"] == ["core/wording.py"]

@@ -41,6 +41,11 @@ ROWS: dict[str, tuple[str, ...]] = {
         "surfaces/test_dashboard.py::"
         "test_s5_an_open_page_shows_and_sends_nothing_to_another_program_at_its_port",
         "surfaces/test_page.py::test_s5_a_code_leaves_the_address_and_lets_in_one_browser_once",
+        "surfaces/test_devices.py::test_s5_a_code_for_a_phone_is_good_once_and_for_ten_minutes",
+        "surfaces/test_devices.py::test_s5_the_second_use_of_a_code_signs_out_the_first_phone",
+        "surfaces/test_devices.py::"
+        "test_s5_a_code_that_is_used_twice_before_the_first_is_let_in_opens_nothing",
+        "surfaces/test_devices.py::test_s5_a_cookie_alone_lists_and_revokes_nothing",
     ),
     "S6": (
         "surfaces/test_http_security.py::test_s6_guessing_is_slowed_down_and_never_keeps_the_owner_out",
@@ -52,6 +57,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         "surfaces/test_http_security.py::test_s7_a_changed_token_opens_nothing_from_then_on",
         "security/test_doors.py::test_s7_a_rotated_token_ends_streams_and_cookies_within_a_second",
         "security/test_doors.py::test_s7_a_cookie_has_the_scopes_of_the_token_behind_it",
+        "surfaces/test_devices.py::test_s7_a_revoked_device_and_its_open_stream_end_at_once",
+        "surfaces/test_devices.py::test_s7_a_token_sees_and_revokes_its_own_devices_only",
+        "test_push.py::test_s7_a_rotated_token_ends_the_notifications_of_its_devices",
+        "test_push.py::test_s7_only_a_signed_in_page_with_the_right_to_write_is_notified",
     ),
     "S8": (
         "engine/test_session_tools.py::test_agent_acts_on_its_descendants_and_finds_nobody_else",
@@ -128,6 +137,9 @@ ROWS: dict[str, tuple[str, ...]] = {
         "tools/test_web_fetch.py::test_no_spelling_of_a_private_address_is_ever_connected_to",
         "tools/test_web_fetch.py::test_no_chain_of_redirects_ends_at_a_private_address",
         "tools/test_web_fetch.py::test_a_name_is_resolved_once_and_what_it_says_later_does_not_matter",
+        "test_push.py::test_s21_an_endpoint_is_a_public_name_with_tls",
+        "test_push.py::test_s21_a_name_that_leads_into_the_own_network_is_not_connected_to",
+        "test_push.py::test_s21_a_stored_endpoint_is_checked_again_before_it_is_used",
     ),
     "S22": (
         "tools/test_sandbox_escapes.py::test_escape_leaves_nothing_outside",
@@ -156,6 +168,8 @@ ROWS: dict[str, tuple[str, ...]] = {
         "surfaces/test_page.py::test_s26_no_word_of_a_child_is_ever_run_or_fetched",
         "surfaces/test_page.py::test_s26_the_files_of_the_page_hold_nothing_and_run_nothing_foreign",
         "surfaces/test_api_page.py::test_s26_hostile_strings_are_text_here_too",
+        "surfaces/test_installable.py::test_s26_the_content_policy_is_extended_by_manifest_and_worker_only",
+        "test_push.py::test_a_decision_and_the_end_of_all_tasks_are_notified_in_generic_words",
     ),
     "S27": (
         "transactions/test_reads.py::test_what_is_to_be_approved_is_shown_with_its_invisible_characters",

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.store.transaction import ManyRows, Tx
 from clutch.testing.clock import FakeClock
 from clutch.testing.invariants.history import History
 from clutch.testing.invariants.lockdep import offences
 from clutch.testing.simulation.disk import Made, SimDisk
-from clutch.transactions.sessions import open_session
-from clutch.transactions.spawn import rights_text
+from clutch.transactions.sessions import NewMain, open_session
 
 RIGHTS = rights_text(root_rights(AgentGrant(depth_max=2)))
 PARENT, CHILD = 1, 2
@@ -28,8 +28,8 @@ class Bench:
         self.clock = FakeClock()
         self.disk = SimDisk(self.clock, self._observe)
         self.history = History(self.disk)
-        self.run(None, open_session, PARENT, "agent:main:main", "main", RIGHTS, None, ".")
-        self.run(None, open_session, CHILD, "agent:main:chat:child", "main", RIGHTS, None, ".")
+        self.run(None, open_session, NewMain(PARENT, "agent:main:main", "main", RIGHTS, None, "."))
+        self.run(None, open_session, NewMain(CHILD, "agent:main:chat:child", "main", RIGHTS, None, "."))
         self.run(None, _adopt)
         assert self.found == []
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.policy import Policy
 from clutch.core.spawn import SpawnRequest
 from clutch.store.transaction import ManyRows, Tx
@@ -17,8 +18,8 @@ from clutch.testing.invariants.checker import InvariantChecker
 from clutch.testing.simulation.disk import Made, SimDisk
 from clutch.testing.simulation.settings import SETTINGS
 from clutch.testing.simulation.world import World, _quiet, _running
-from clutch.transactions.sessions import open_session
-from clutch.transactions.spawn import ChildRequest, rights_text, spawn
+from clutch.transactions.sessions import NewMain, open_session
+from clutch.transactions.spawn import ChildRequest, spawn
 
 RIGHTS = rights_text(root_rights(AgentGrant(depth_max=2)))
 POLICY = Policy()
@@ -34,9 +35,9 @@ class Bench:
         self.accused: list[str] = []
         self.disk = SimDisk(self.clock, self._observe)
         self.checker = InvariantChecker(self.disk, POLICY, lambda name, _: self.accused.append(name))
-        self.run(open_session, MAIN, "agent:main:main", "main", RIGHTS, None, ".")
+        self.run(open_session, NewMain(MAIN, "agent:main:main", "main", RIGHTS, None, "."))
         order = ChildRequest("call", TASK, UUID, SpawnRequest("do it"), 0)
-        self.run(spawn, POLICY, MAIN, MAIN, None, [order])
+        self.run(spawn, POLICY, MAIN, MAIN, [order])
         assert self.accused == []
 
     def _observe(self, made: Sequence[Made]) -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.store.inline import LockstepStore, TransactionCall
 from clutch.store.jobs import TransactionJob, TransactionMode
 from clutch.store.sqlite import waves
+from clutch.testing.inline_store import LockstepStore, TransactionCall
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, Stall, Store, TickingClock, together
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.store.inline import InlineStore, LockstepStore, TransactionCall
 from clutch.store.jobs import Lockstep, TransactionJob, TransactionMode, TransactionQueue
 from clutch.store.transaction import HINT, ManyRows, Row, Spoiled, Tx
+from clutch.testing.inline_store import InlineStore, LockstepStore, TransactionCall
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock
 

@@ -25,6 +25,7 @@ from clutch.core.messages import Answer, Call, Input, Results
 from clutch.core.policy import Limits
 from clutch.ports import ModelRequest, OnDelta
 from clutch.surfaces.discovery import read_private
+from clutch.surfaces.http_client import task_path
 from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 from tests.surfaces.served import FAST, Served, Slow, served
@@ -97,6 +98,16 @@ def test_a_family_is_a_tree_with_bars_that_folds(db: Served, page: Page) -> None
     expect(top).to_have_attribute("aria-expanded", "false")
     db.let_go()
     expect(top).to_have_attribute("data-group", "finished", timeout=20_000)
+
+
+def test_a_parent_changes_with_its_subagents(db: Served, page: Page) -> None:
+    spawned(db, "family one=slow a; two=slow b", "the parent")
+    top, one = row(page, "the parent"), row(page, "one")
+    # A second later nothing of its own last step is on the way to the page any more.
+    expect(top).to_contain_text(re.compile(r"waiting for 2 of 2 subagents · [1-9]"))
+    db.client.post(task_path(str(one.get_attribute("data-task")), "steer"), {"text": "be quick"})
+    expect(top).to_contain_text("waiting for 1 of 2 subagents")
+    db.let_go()
 
 
 def test_filters_stand_in_the_address_and_the_back_button_takes_them_back(db: Served, page: Page) -> None:
@@ -366,11 +377,11 @@ def test_axe_finds_nothing(
             expect(page.get_by_role("tab", name=tab)).to_have_attribute("aria-selected", "true")
             expect(page.locator("#tab-content > *").first).to_be_attached()
             violations(page)
+        page.get_by_role("button", name="Close the task").click()
         page.get_by_role("button", name="New task").click()
         page.get_by_text("Options").click()
         violations(page)
         page.get_by_role("button", name="Cancel").click()
-        page.get_by_role("button", name="Close the task").click()
         row(page, "writer").focus()
         page.keyboard.press("Space")
         expect(page.locator(".peek .markdown")).to_be_visible()

@@ -324,3 +324,21 @@ def _until_completed(events: Iterator[Event], task: str) -> Iterator[Event]:
         yield event
         if event.id is not None and event.data["taskId"] == task and event.data["to"] == "completed":
             return
+
+
+# ---- live=… ----------------------------------------------------------------------------------------------
+
+
+def test_text_and_tool_calls_come_only_of_the_sessions_that_are_named(tmp_path: Path) -> None:
+    with served(tmp_path / "state", policy=FAST) as db:
+        mine = spawned(db.client, "slow work")
+        with watching(db, f"?live={mine},t_unknown") as chosen, watching(db, "?live=") as none:
+            spawned(db.client, "look around")
+            found, quiet = [*iter_until(chosen, "lifecycle:end")], [*iter_until(none, "lifecycle:end")]
+            db.let_go()
+            found += iter_until(chosen, "lifecycle:end")
+            quiet += iter_until(none, "lifecycle:end")
+    live = {event.data["taskId"] for event in found if event.name in LIVE_NAMES}
+    assert live == {mine}
+    assert not any(event.name in LIVE_NAMES for event in quiet)
+    assert [event.line for event in quiet] == [event.line for event in found if event.id]

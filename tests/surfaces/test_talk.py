@@ -26,6 +26,7 @@ from clutch.cli.chat.stream import ChatEvent, ChatReply, EventListener, Notices,
 from clutch.cli.chat.terminal import Complete, Key, Screen
 from clutch.cli.output import print_object
 from clutch.cli.show import nested
+from clutch.core.mentions import FILE_BYTES_MAX
 from clutch.core.policy import Notify
 from clutch.errors import InvalidInput
 from tests.surfaces.display import Display
@@ -198,10 +199,16 @@ def test_a_mentioned_file_is_brought_along_and_one_that_cannot_be_is_said(tmp_pa
     assert whole == "read @notes.md and @missing, me@example.org\n\nnotes.md:\n````\n```\ncode\n```\n\n````"
     with pytest.raises(InvalidInput, match="is not UTF-8 text"):
         message.with_files("see @picture", tmp_path)
-    (tmp_path / "large").write_bytes(b"x" * (message.FILE_BYTES_MAX + 1))
+    (tmp_path / "large").write_bytes(b"x" * (FILE_BYTES_MAX + 1))
     with pytest.raises(InvalidInput, match="more than 48 KiB"):
         message.with_files("see @large", tmp_path)
     assert list(message.completions("@no", tmp_path)) == ["@notes.md"]
+    for name in ("lock", "token"):
+        (tmp_path / name).write_text("secret")
+    (tmp_path / "link").symlink_to("token")
+    for name in ("token", "link"):
+        with pytest.raises(InvalidInput, match="state directory of Clutch"):
+            message.with_files(f"see @{name}", tmp_path)
 
 
 def test_history_is_private_and_bounded(tmp_path: Path) -> None:

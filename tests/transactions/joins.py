@@ -17,6 +17,7 @@ from typing import Any
 
 from clutch.core import messages
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.messages import Answer, Call, Entry, Input, Results, Usage
 from clutch.core.model import Lane, LetterKind
 from clutch.core.policy import Announcing, Limits, Policy
@@ -26,7 +27,7 @@ from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
 from clutch.store.transaction import Row, Tx
 from clutch.transactions import sessions, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.sessions import OwnedRun
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
+from clutch.transactions.spawn import Accepted, ChildRequest
 from clutch.transactions.turn import ModelAnswer, SpawnBatch
 
 NOW = 1_700_000_000.0
@@ -87,9 +88,11 @@ class Explorer:
         migrate(self.db, dialect.SCHEMA)
         self.db.control("BEGIN")
         rights = rights_text(root_rights(AgentGrant(depth_max=2)))
-        self.tx(sessions.open_session, R, "agent:main:main", "main", rights, "terminal:x", ".")
-        self.tx(workers.register, self.worker, 1e9, "host", 1, "0")
-        self.tx(wake.say, POLICY, R, "person", LetterKind.USER, "go")
+        self.tx(
+            sessions.open_session, sessions.NewMain(R, "agent:main:main", "main", rights, "terminal:x", ".")
+        )
+        self.tx(workers.register, self.worker, 1e9, "host", 1, version="0")
+        self.tx(wake.say, POLICY, R, "person", LetterKind.USER, body="go")
         try:
             self._visit()
         finally:
@@ -163,7 +166,7 @@ class Explorer:
         self.crashes += 1
         self.tx(workers.bury, self.worker)
         self.worker += 1
-        self.tx(workers.register, self.worker, 1e9, "host", 1, "0")
+        self.tx(workers.register, self.worker, 1e9, "host", 1, version="0")
         self.owned.clear()
 
     def _step(self, session_id: int) -> None:
@@ -244,8 +247,8 @@ class Explorer:
 
     # ---- the store -----------------------------------------------------------------------------------
 
-    def tx(self, fn: Callable[..., Tx[Any]], *args: Any) -> Any:
-        outcome = self.db.run(lambda now: fn(now, *args), NOW)
+    def tx(self, fn: Callable[..., Tx[Any]], *args: Any, **named: Any) -> Any:
+        outcome = self.db.run(lambda now: fn(now, *args, **named), NOW)
         if outcome.error is not None:
             raise outcome.error
         return outcome.value

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 async def again(world: World, task: int, how: str = "continue") -> None:
     idem = f"{how}:{world.clock.now()}"
-    await world.db.alone(control.again, world.policy, task, how, idem, "once more", "person")
+    await world.db.alone(control.again, world.policy, task, how, idem, text="once more", actor="person")
 
 
 async def unwanted(world: World, *found: FileVersion) -> list[FileVersion]:
@@ -181,7 +181,9 @@ async def test_grandchild_of_a_completed_parent_works_again_and_its_result_rises
     world: World, main: int, how: str
 ) -> None:
     _, grandchild = await finished_grandchild(world, main)
-    await world.db.alone(control.again, world.policy, grandchild, how, "again:1", "once more", "person")
+    await world.db.alone(
+        control.again, world.policy, grandchild, how, "again:1", text="once more", actor="person"
+    )
     await world.end(grandchild, "the second finding")
     await world.mail()
     assert (await world.letter(grandchild, 2)).session_id == main
@@ -200,11 +202,15 @@ async def test_grandchild_of_a_killed_parent_is_refused_and_the_error_names_that
     with pytest.raises(
         control.NotPossible, match=f"{name} above it was killed; retry or continue {name} first"
     ):
-        await world.db.alone(control.again, world.policy, grandchild, "retry", "again:1", "", "person")
+        await world.db.alone(
+            control.again, world.policy, grandchild, "retry", "again:1", text="", actor="person"
+        )
 
 
 async def test_nothing_works_again_for_a_main_session_that_is_archived(world: World, main: int) -> None:
     _, grandchild = await finished_grandchild(world, main)
     await world.db.alone(control.close_main, world.policy, main)
     with pytest.raises(control.NotPossible, match="would have no reader, agent:main:main is archived"):
-        await world.db.alone(control.again, world.policy, grandchild, "retry", "again:1", "", "person")
+        await world.db.alone(
+            control.again, world.policy, grandchild, "retry", "again:1", text="", actor="person"
+        )

@@ -142,14 +142,16 @@ async def test_words_fade_with_the_archive_or_later_and_the_rest_stays(
     ]
     assert len(await world.trace(task)) == 1
     with pytest.raises(NotPossible, match="was deleted"):
-        await world.db.alone(control.again, world.policy, task, "retry", "retry:1", "", "person")
+        await world.db.alone(control.again, world.policy, task, "retry", "retry:1", text="", actor="person")
 
 
 async def test_a_task_that_works_again_is_archived_no_more(world: World, main: int) -> None:
     task = await told(world, main)
     world.clock.advance(HOUR_S)
     await sweep(world)
-    await world.db.alone(control.again, world.policy, task, "continue", "again:1", "more", "person")
+    await world.db.alone(
+        control.again, world.policy, task, "continue", "again:1", text="more", actor="person"
+    )
     ((archived_at, retained),) = await world.rows(
         "SELECT archived_at, retained FROM tasks WHERE id = ?", task
     )
@@ -222,7 +224,9 @@ async def test_the_timeline_says_once_that_a_task_was_archived_and_by_whom(
         elif by == "person":
             await world.db.alone(control.remove, world.policy, task, by)
         else:
-            await world.db.alone(retention.delete, world.policy, task, False, True, by)
+            await world.db.alone(
+                retention.delete, world.policy, task, force=False, keep_transcript=True, actor=by
+            )
     actor = "clutch" if by == "sweeper" else by
     assert await lines(world, task) == [
         ("clutch", "cleaned", "cleanup_pending → completed"),
@@ -237,7 +241,9 @@ async def test_a_task_that_worked_again_is_archived_with_a_line_of_its_own(world
         assert await sweep(world) == [task]
         assert (await lines(world, task))[-1] == ("clutch", "archived", "completed → completed")
         if not again:
-            await world.db.alone(control.again, world.policy, task, "continue", "a:1", "more", "person")
+            await world.db.alone(
+                control.again, world.policy, task, "continue", "a:1", text="more", actor="person"
+            )
             await world.end(task, "and this")
             world.clock.advance(2)
             await (await world.start(main)).finish("heard")

@@ -50,7 +50,9 @@ async def test_a_result_that_a_person_deleted_by_force_breaks_no_promise(
     """It is a dead letter without a record in the lists, and can be redelivered."""
     task = await world.child(main)
     await world.end(task, "found")
-    await world.db.alone(retention.delete, world.policy, task, True, keeps_transcript, "person")
+    await world.db.alone(
+        retention.delete, world.policy, task, force=True, keep_transcript=keeps_transcript, actor="person"
+    )
     is_sqlite = not isinstance(world.db, PostgresStore)
     asked = list(invariants.standing(is_served=True, is_sqlite=is_sqlite))
     assert [await world.db.read(invariants.broken, query) for query in asked] == [[]] * len(asked)

@@ -26,7 +26,7 @@ async def kill(world: World, task_id: int, reason: str = "enough") -> KillReport
 
 
 async def again(world: World, task_id: int, how: str, text: str = "", idem: str = "again") -> Any:
-    return await world.db.alone(control.again, world.policy, task_id, how, idem, text, "person")
+    return await world.db.alone(control.again, world.policy, task_id, how, idem, text=text, actor="person")
 
 
 # ---- kill --------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ async def test_a_task_that_loses_its_worker_between_claim_and_begin_is_parked(
     await world.claim()
     await pause(world, task)
     await world.die()
-    await world.db.tx(task, messages.send, world.policy, task, "k", "and this", "person")
+    await world.db.tx(task, messages.send, world.policy, task, "k", "and this", actor="person")
     assert await world.claim() == [task]
     assert await world.begin(task) is None
     assert await world.phase(task) == (Phase.PAUSED, "pause")
@@ -354,7 +354,7 @@ async def decide(
     world: World, task_id: int, verdict: PlanVerdict, text: str = "", plan: str = "look, then leap"
 ) -> Any:
     return await world.db.alone(
-        messages.decide, world.policy, task_id, verdict, plan_hash(plan), text, "person"
+        messages.decide, world.policy, task_id, verdict, plan_hash(plan), text=text, actor="person"
     )
 
 
@@ -363,9 +363,9 @@ async def test_a_decision_in_words_that_is_repeated_after_a_crash_says_nothing_n
 ) -> None:
     task = await planned(world, main)
     await world.start(main)
-    known = (world.policy, task, main, "APPROVED: go", "main")
-    decided = await world.db.alone(messages.decide_as_read, *known)
-    again = await world.db.alone(messages.decide_as_read, *known)
+    known = (world.policy, task, main, "APPROVED: go")
+    decided = await world.db.alone(messages.decide_as_read, *known, actor="main")
+    again = await world.db.alone(messages.decide_as_read, *known, actor="main")
     assert decided is not None
     assert again is not None
     assert again.phase is Phase.QUEUED

@@ -135,7 +135,9 @@ async def test_a_kill_stops_what_its_dry_run_listed(world: World, main: int, see
 async def test_a_receipt_moves_from_sent_to_seen_to_acted_on(world: World, main: int) -> None:
     run = await world.started(main, "child")
     number = run.session_id
-    await world.db.alone(messages.send, world.policy, number, f"send:{number}:key", "be brief", "person")
+    await world.db.alone(
+        messages.send, world.policy, number, f"send:{number}:key", "be brief", actor="person"
+    )
     states = [(await world.db.read(messages.receipt, number, "key")).state]
     await run.respond(calls("search"))
     await run.results()

@@ -11,7 +11,7 @@ from clutch.core.model import Delivery, Phase
 from clutch.core.spawn import CleanupPolicy
 from clutch.store.transaction import Row
 from clutch.transactions import control, task_files
-from clutch.transactions.read import status
+from clutch.transactions.read import status, tasks
 from tests.transactions.world import World, write
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +43,21 @@ async def test_person_gets_one_line_when_a_result_could_not_be_told(world: World
         word in body for word in ('"survey"', name, "retry limit reached", f"/subagents redeliver {name}")
     )
     assert "the finding" not in body
+
+
+async def test_it_is_shown_since_it_was_given_up_and_not_after_it_is_redelivered(
+    world: World, main: int
+) -> None:
+    task = await given_up(world, main)
+    at = world.clock.now()
+    world.clock.advance(60)
+    shown = await world.db.read(tasks.one, task)
+    assert shown is not None
+    assert (shown.delivery.at, shown.delivery.attempts) == (at, 1)
+    await world.db.alone(control.redeliver, world.policy, task, "person")
+    shown = await world.db.read(tasks.one, task)
+    assert shown is not None
+    assert shown.delivery.at is None
 
 
 async def test_it_stands_in_every_list_however_old_it_is(world: World, main: int) -> None:

@@ -25,7 +25,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def delete(world: World, session_id: int, *, force: bool = False, keep: bool = False) -> None:
-    await world.db.alone(retention.delete, world.policy, session_id, force, keep, "person")
+    await world.db.alone(
+        retention.delete, world.policy, session_id, force=force, keep_transcript=keep, actor="person"
+    )
 
 
 async def unwanted(world: World, task: int) -> tuple[list[FileVersion], list[int]]:
@@ -100,7 +102,9 @@ async def test_a_told_one_goes_with_its_words_and_keeps_outcome_usage_and_timeli
     await delete(world, task)
     assert len(await world.timeline(task)) == after.seq, "once"
     with pytest.raises(NotPossible, match="was deleted"):
-        await world.db.alone(control.again, world.policy, task, "continue", "c:1", "more", "person")
+        await world.db.alone(
+            control.again, world.policy, task, "continue", "c:1", text="more", actor="person"
+        )
 
 
 async def test_hooks_hear_of_it_once(world: World, main: int) -> None:

@@ -102,7 +102,7 @@ async def test_a_new_generation_has_no_evidence_before_it_ends(world: World, mai
     run = await world.started(main)
     await run.step()
     await run.finish("first")
-    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "again", "person")
+    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "again", actor="person")
     assert await evidence(world, run.session_id) is None
     await world.end(run.session_id, "second")
     assert await evidence(world, run.session_id) == Evidence(1, stop_reason="end")
@@ -113,7 +113,7 @@ async def test_a_retry_begins_with_a_clean_ledger(world: World, main: int) -> No
     await write(run, "old.txt")
     await run.finish("first")
     await world.live()
-    await world.db.alone(control.again, world.policy, run.session_id, "retry", "k", "", "person")
+    await world.db.alone(control.again, world.policy, run.session_id, "retry", "k", text="", actor="person")
     await world.end(run.session_id, "second")
     assert await evidence(world, run.session_id) == Evidence(stop_reason="end")
 

@@ -26,7 +26,7 @@ async def test_history_is_redacted_and_a_huge_message_is_a_placeholder(world: Wo
     run = await world.started(main, task="use sk-abcdefghijklmnop0123456789 for it")
     await run.respond(calls("read", text="reading"))
     await run.results("x" * 5 * 2**20)
-    found = await world.db.read(transcripts.history, run.session_id, RULES, None, None, True)
+    found = await world.db.read(transcripts.history, run.session_id, RULES, with_tools=True)
     assert (found.is_redacted, found.is_cut, found.is_dropped) == (True, True, False)
     assert MARK in found.entries[0].text
     assert "sk-abc" not in found.entries[0].text
@@ -38,8 +38,10 @@ async def test_history_pages_from_the_newest_to_the_oldest(world: World, main: i
     run = await world.started(main)
     for _ in range(3):
         await run.step()
-    newest = await world.db.read(transcripts.history, run.session_id, RULES, 3, None, True)
-    older = await world.db.read(transcripts.history, run.session_id, RULES, 10, newest.before, True)
+    newest = await world.db.read(transcripts.history, run.session_id, RULES, limit=3, with_tools=True)
+    older = await world.db.read(
+        transcripts.history, run.session_id, RULES, limit=10, before=newest.before, with_tools=True
+    )
     assert [said.seq for said in newest.entries] == [5, 6, 7]
     assert ([said.seq for said in older.entries], older.before) == ([1, 2, 3, 4], None)
 
@@ -53,14 +55,14 @@ async def test_a_log_has_twenty_lines_unless_asked_for_more_and_tools_only_when_
         said = Answer(f"step {number}", (Call("read", {"path": "a"}),), Usage(1, 1), "scripted", "tools")
         await run.respond(said)
         await run.results("contents")
-    short = await world.db.read(transcripts.history, run.session_id, RULES, RULES.log)
+    short = await world.db.read(transcripts.history, run.session_id, RULES, limit=RULES.log)
     assert len(log_text(short).splitlines()) == 20 + 1
     assert "contents" not in log_text(short)
-    full = await world.db.read(transcripts.history, run.session_id, RULES, 200, None, True)
+    full = await world.db.read(transcripts.history, run.session_id, RULES, limit=200, with_tools=True)
     assert "read: contents" in log_text(full)
     assert "assistant calls read(a)" in log_text(full)
     with pytest.raises(InvalidInput, match="from 1 to 200"):
-        await world.db.read(transcripts.history, run.session_id, RULES, 201)
+        await world.db.read(transcripts.history, run.session_id, RULES, limit=201)
 
 
 @pytest.mark.scenario(44)
@@ -77,16 +79,22 @@ async def test_sessions_are_listed_by_kind_and_life_with_their_last_words(world:
     await world.end(old, "what I found")
     world.clock.advance(600)
     run = await world.started(main, "new")
-    lines = await world.db.read(transcripts.sessions, PERSON, RULES, [KeyKind.SUBAGENT], None, None, 1)
+    lines = await world.db.read(
+        transcripts.sessions,
+        PERSON,
+        RULES,
+        kinds=[KeyKind.SUBAGENT],
+        message_limit=1,
+    )
     assert [line.session_id for line in lines] == [run.session_id, old]
     assert (lines[0].task and lines[0].task.label, lines[0].kind) == ("new", KeyKind.SUBAGENT)
     assert [said.text for said in lines[1].last] == ["what I found"]
-    lately = await world.db.read(transcripts.sessions, PERSON, RULES, [], None, 60.0)
+    lately = await world.db.read(transcripts.sessions, PERSON, RULES, active_s=60.0)
     assert {line.session_id for line in lately} == {main, run.session_id}
-    mains = await world.db.read(transcripts.sessions, PERSON, RULES, [KeyKind.MAIN])
+    mains = await world.db.read(transcripts.sessions, PERSON, RULES, kinds=[KeyKind.MAIN])
     assert [(line.key, line.task) for line in mains] == [("agent:main:main", None)]
     with pytest.raises(InvalidInput, match="messageLimit"):
-        await world.db.read(transcripts.sessions, PERSON, RULES, [], None, None, 21)
+        await world.db.read(transcripts.sessions, PERSON, RULES, message_limit=21)
 
 
 @pytest.mark.scenario(159)

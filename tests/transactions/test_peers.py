@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -27,8 +27,9 @@ async def send(
     agent_id = str(await world.one("SELECT agent_id FROM sessions WHERE id = ?", sender))
     caller = AgentCaller(sender, agent_id, Role.MAIN, Visibility.ALL, peers=given)
     key = idem or world.key("send")
-    known: tuple[Any, ...] = (world.policy, target, key, text, sender, "agent")
-    await world.db.alone(authority.guarded, caller, Verb.SEND, target, messages.send_to_session, *known)
+    sent = partial(messages.send_to_session, policy=world.policy, target_id=target, idem=key, text=text)
+    said = partial(sent, sender_id=sender, actor="agent")
+    await world.db.alone(authority.guarded, caller, Verb.SEND, target, said)
 
 
 async def talk(world: World, *replies: tuple[int, str]) -> None:

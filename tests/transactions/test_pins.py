@@ -45,8 +45,8 @@ def _number(item: InboxItem) -> int:
 async def decide(
     world: World, item: InboxItem, decision: Decision = Decision.APPROVE, seen: str = ""
 ) -> None:
-    said = (_number(item), decision, "because", seen or item.hash, "person")
-    assert await world.db.alone(mcp_tools.answer_pin, *said) == NO_SESSION
+    said = (_number(item), decision, "because", seen or item.hash)
+    assert await world.db.alone(mcp_tools.answer_pin, *said, actor="person") == NO_SESSION
 
 
 async def approved(world: World) -> dict[str, Any]:

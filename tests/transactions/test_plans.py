@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.authority import AgentGrant, ToolFilter, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.model import LetterKind, LetterState, Outcome, Phase
@@ -14,7 +15,6 @@ from clutch.core.policy import Control
 from clutch.core.text import results
 from clutch.transactions import control, messages
 from clutch.transactions.read import transcripts
-from clutch.transactions.spawn import rights_text
 from tests.transactions.world import World, write
 
 pytestmark = pytest.mark.anyio
@@ -39,13 +39,13 @@ async def test_plan_is_decided_even_if_the_child_of_the_planner_never_settles(
     assert plan_hash("look, then leap") in (await world.inputs(main))[-1]
     await helper.finish("there is a bridge")
     await (await world.start(planner.session_id)).finish("cross the bridge")
-    old = (PlanVerdict.APPROVE, plan_hash("look, then leap"), "", "person")
+    old = (PlanVerdict.APPROVE, plan_hash("look, then leap"))
     with pytest.raises(control.PlanChanged):
-        await world.db.alone(messages.decide, world.policy, planner.session_id, *old)
+        await world.db.alone(messages.decide, world.policy, planner.session_id, *old, text="", actor="person")
     await (await world.start(main)).finish("better")
     assert plan_hash("cross the bridge") in (await world.inputs(main))[-1]
-    new = (PlanVerdict.APPROVE, plan_hash("cross the bridge"), "", "person")
-    await world.db.alone(messages.decide, world.policy, planner.session_id, *new)
+    new = (PlanVerdict.APPROVE, plan_hash("cross the bridge"))
+    await world.db.alone(messages.decide, world.policy, planner.session_id, *new, text="", actor="person")
     await world.live()
     done = await world.task(planner.session_id)
     assert (done.outcome, done.phase) == (Outcome.OK, Phase.COMPLETED)
@@ -60,8 +60,8 @@ async def test_what_a_failed_turn_read_of_a_child_is_read_again(
     if kind is LetterKind.PLAN:
         await child.finish("look, then leap")
     else:
-        known = (world.policy, child.session_id, "enough", "person", world.nonce())
-        await world.db.alone(control.kill, *known)
+        known = (world.policy, child.session_id, "enough", "person")
+        await world.db.alone(control.kill, *known, nonce=world.nonce())
     waits = []
     for _ in range(3):
         await (await world.start(main)).fail("no model")

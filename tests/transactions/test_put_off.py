@@ -133,9 +133,9 @@ async def test_new_run_overtakes_what_is_not_told(world: World, main: int, how: 
     task = await world.child(main)
     await world.end(task, "first")
     if how == "steer":
-        await world.db.alone(messages.steer, world.policy, task, "k", "look again", "person")
+        await world.db.alone(messages.steer, world.policy, task, "k", "look again", actor="person")
     else:
-        await world.db.alone(control.again, world.policy, task, how, "k", "look again", "person")
+        await world.db.alone(control.again, world.policy, task, how, "k", text="look again", actor="person")
     assert await world.not_tried(task) == [(1, "skipped(superseded)")]
     assert await told(world, task) == (Delivery.NONE, "")
     await world.live()
@@ -148,7 +148,7 @@ async def test_result_that_is_being_read_is_not_overtaken_but_told(world: World,
     await world.end(task, "first")
     world.clock.advance(1)
     reading = await world.start(main)
-    await world.db.alone(control.again, world.policy, task, "continue", "k", "more", "person")
+    await world.db.alone(control.again, world.policy, task, "continue", "k", text="more", actor="person")
     await reading.finish("heard the first")
     assert await world.not_tried(task) == []
     await world.live()

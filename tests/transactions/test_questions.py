@@ -16,10 +16,11 @@ from clutch.transactions import control, messages, questions, turn, turn_end
 from clutch.transactions.questions import (
     BUDGET_INDEX,
     NewQuestion,
-    PendingQuestion,
     UnknownQuestion,
     call_body,
 )
+from tests import open_questions
+from tests.open_questions import PendingQuestion
 from tests.transactions.trees import on, reserve, rooted, step
 from tests.transactions.world import Run, World, calls
 
@@ -47,14 +48,14 @@ def numbered(world: World, bodies: Sequence[str]) -> list[NewQuestion]:
 
 
 async def waiting(world: World, root: int | None = None) -> list[PendingQuestion]:
-    return await world.db.read(questions.waiting, root)
+    return await world.db.read(open_questions.waiting, root)
 
 
 async def decide(
     world: World, question: PendingQuestion, decision: Decision = Decision.APPROVE, text: str = ""
 ) -> int:
-    known = (world.policy, question.id, decision, text, question.hash, "person")
-    return await world.db.alone(messages.answer, *known)
+    known = (world.policy, question.id, decision, text)
+    return await world.db.alone(messages.answer, *known, seen_hash=question.hash, actor="person")
 
 
 async def test_who_asks_waits_without_a_slot_and_without_a_clock(world: World, main: int) -> None:
@@ -144,7 +145,13 @@ async def test_decision_is_bound_to_the_words_that_were_shown(world: World, main
     for seen in wrong:
         with pytest.raises(QuestionChanged):
             await world.db.alone(
-                messages.answer, world.policy, question.id, Decision.APPROVE, "", seen, "person"
+                messages.answer,
+                world.policy,
+                question.id,
+                Decision.APPROVE,
+                "",
+                seen_hash=seen,
+                actor="person",
             )
     assert await waiting(world) == [question]
 
@@ -192,7 +199,9 @@ async def test_one_of_the_choices_is_an_answer(world: World, main: int) -> None:
 async def test_steer_voids_what_was_asked(world: World, main: int) -> None:
     run = await asks(world, main, PAY)
     (question,) = await waiting(world)
-    await world.db.alone(messages.steer, world.policy, run.session_id, "steer:1", "something else", "person")
+    await world.db.alone(
+        messages.steer, world.policy, run.session_id, "steer:1", "something else", actor="person"
+    )
     assert await waiting(world) == []
     with pytest.raises(UnknownQuestion):
         await decide(world, question)

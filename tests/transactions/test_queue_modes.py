@@ -96,7 +96,7 @@ async def test_interruption_whose_reason_is_gone_lets_the_turn_go_on(world: Worl
     await world.end(second, "found by second")
     await run.respond(calls("read"))
     assert (await run.results()).interrupts
-    await world.db.alone(messages.steer, world.policy, second, "steer", "look again", "person")
+    await world.db.alone(messages.steer, world.policy, second, "steer", "look again", actor="person")
     assert not await run.interrupt()
     await run.finish("told")
     await world.live()

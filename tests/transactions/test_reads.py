@@ -11,9 +11,9 @@ from clutch.store.transaction import Tx
 from clutch.testing.clock import FakeClock
 from clutch.transactions import idempotency, workers
 from clutch.transactions.questions import NewQuestion, call_body
-from clutch.transactions.read import tasks, timeline
+from clutch.transactions.read import costs, timeline
+from clutch.transactions.read.costs import By
 from clutch.transactions.read.inbox import is_asking, waiting_items
-from clutch.transactions.read.tasks import By
 from clutch.transactions.read.timeline import BEGINNING, Cursor
 from clutch.transactions.turn_end import ask
 from tests.transactions.world import World
@@ -110,7 +110,7 @@ async def test_use_is_added_up_and_nothing_is_counted_twice(
 ) -> None:
     await world.end(await world.child(main, "one"))
     await world.live()
-    rows = await world.db.read(tasks.spending, by)
+    rows = await world.db.read(costs.spending, by)
     calls = await world.one("SELECT COUNT(*) FROM usage WHERE state > 0")
     assert sum(used.calls for _, used in rows) == calls > 0
     if name is not None:
@@ -130,5 +130,5 @@ async def test_a_call_nobody_answered_is_counted_with_the_model_that_answers_to_
         )
 
     await world.db.alone(cut_off)
-    ((name, used),) = await world.db.read(tasks.spending, By.MODEL)
+    ((name, used),) = await world.db.read(costs.spending, By.MODEL)
     assert (name, used.calls) == ("the-model-2026", 2)

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.anyio
 
 async def says(world: World, session_id: int, text: str, route: str) -> None:
     """A person, somewhere."""
-    known = (world.policy, session_id, world.key("said"), LetterKind.USER, text, route)
-    await world.db.tx(session_id, wake.say, *known)
+    known = (world.policy, session_id, world.key("said"), LetterKind.USER)
+    await world.db.tx(session_id, wake.say, *known, body=text, route=route)
 
 
 async def replies(world: World) -> list[tuple[str, str, str]]:

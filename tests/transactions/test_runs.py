@@ -40,7 +40,7 @@ async def test_begin_with_nothing_to_take_releases_the_session(world: World, mai
     world.clock.advance(2)
     await world.mail()
     assert await world.claim() == [main]
-    await world.db.alone(messages.steer, world.policy, task, "s", "do more", "person")
+    await world.db.alone(messages.steer, world.policy, task, "s", "do more", actor="person")
     assert await world.begin(main) is None
     session = await world.session(main)
     assert (session.owner, session.due, session.run_id) == (None, None, None)
@@ -152,7 +152,7 @@ async def test_calls_a_superseded_run_left_open_get_a_result_before_anything_els
 ) -> None:
     run = await world.started(main)
     await run.respond(calls("write", "shell"))
-    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "stop that", "person")
+    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "stop that", actor="person")
     world.clock.advance(world.policy.work.tool_grace_s)  # they had their moment to end
     await world.start(run.session_id)
     *_, asked, unknown, instruction = await world.transcript(run.session_id)
@@ -466,7 +466,7 @@ async def test_new_run_before_the_result_was_heard_replaces_it_and_is_told_once(
     child = await world.child(main, "child")
     await world.end(child, "first words")
     await world.mail()
-    await world.db.alone(messages.steer, world.policy, child, "s:1", "look again", "person")
+    await world.db.alone(messages.steer, world.policy, child, "s:1", "look again", actor="person")
     await world.end(child, "better words")
     task = await world.task(child)
     assert (task.phase, task.generation, task.result) == (Phase.ANNOUNCING, 2, "better words")

@@ -12,7 +12,7 @@ from clutch.core.policy import Limits, Policy
 from clutch.core.spawn import SpawnRefusal, SpawnRequest
 from clutch.transactions import control
 from clutch.transactions.sessions import Stale
-from clutch.transactions.spawn import Accepted, spawn
+from clutch.transactions.spawn import Accepted
 from tests.transactions.world import World
 
 pytestmark = pytest.mark.anyio
@@ -178,7 +178,7 @@ async def test_killed_parent_cannot_spawn(world: World, main: int) -> None:
     assert isinstance(refused, SpawnRefusal)
     assert "dead parent" in refused.error
     with pytest.raises(Stale):
-        await world.db.tx(run.session_id, spawn, *world.spawning(run.session_id, run.fence, run.orders()))
+        await world.db.tx(run.session_id, world.spawning(run.session_id, run.fence, run.orders()))
     assert await everything(world) == before
 
 
@@ -189,7 +189,7 @@ async def test_spawn_of_a_run_that_lost_its_session_writes_nothing(world: World,
     before = await everything(world)
     order = world.order(SpawnRequest("x"), "k")
     with pytest.raises(Stale):
-        await world.db.tx(main, spawn, *world.spawning(main, run.fence, [order]))
+        await world.db.tx(main, world.spawning(main, run.fence, [order]))
     assert await everything(world) == before
 
 
@@ -251,6 +251,6 @@ async def test_label_without_one_is_the_beginning_of_the_task(world: World, main
 async def test_limits_in_the_thousands_work(world: World, main: int) -> None:
     world.policy = Policy(limits=Limits(children_max=5000, descendants_max=5000, retained_max=5000))
     orders = [world.order(SpawnRequest(f"task {n}"), f"k{n}", n) for n in range(100)]
-    answers = await world.db.tx(main, spawn, *world.spawning(main, None, orders))
+    answers = await world.db.tx(main, world.spawning(main, None, orders))
     assert all(isinstance(answer, Accepted) for answer in answers)
     assert await count(world, "tasks") == 100

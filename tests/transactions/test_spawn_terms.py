@@ -15,7 +15,7 @@ from clutch.core.ids import plan_hash
 from clutch.core.model import Thinking
 from clutch.core.spawn import CleanupPolicy, Context, SpawnRefusal, SpawnRequest
 from clutch.transactions import control, messages
-from clutch.transactions.spawn import Accepted, spawn
+from clutch.transactions.spawn import Accepted
 from tests.transactions.world import World
 
 pytestmark = pytest.mark.anyio
@@ -120,7 +120,7 @@ async def test_the_run_that_a_spawn_names_is_the_first_of_its_task(world: World,
     child = await world.child(main)
     run = await world.start(child)
     assert ids.run_id(run.run_id) == ids.run_id(child)
-    await world.db.alone(messages.steer, world.policy, child, "steer:1", "otherwise", "person")
+    await world.db.alone(messages.steer, world.policy, child, "steer:1", "otherwise", actor="person")
     assert (await world.start(child)).run_id != child
 
 
@@ -152,7 +152,7 @@ async def test_a_key_used_twice_in_one_answer_is_one_task(world: World, main: in
         world.order(SpawnRequest("x", digest=digest), "key:k", place)
         for place, digest in enumerate(("one", "one", "two"))
     ]
-    first, second, third = await world.db.tx(main, spawn, *world.spawning(main, None, orders))
+    first, second, third = await world.db.tx(main, world.spawning(main, None, orders))
     assert isinstance(first, Accepted)
     assert isinstance(second, Accepted)
     assert (second.task_id, second.is_new) == (first.task_id, False)
@@ -182,7 +182,7 @@ async def test_a_dry_run_takes_no_slot_from_what_follows_it_in_the_same_answer(
         world.order(SpawnRequest("x", dry_run=dry), f"k{place}", place)
         for place, dry in enumerate((True, False, True))
     ]
-    answers = await world.db.tx(main, spawn, *world.spawning(main, None, orders))
+    answers = await world.db.tx(main, world.spawning(main, None, orders))
     assert [isinstance(answer, Accepted) for answer in answers] == [True, True, False]
 
 
@@ -223,7 +223,9 @@ async def test_a_task_that_goes_on_need_not_name_its_agent_again(world: World, m
     world.clock.advance(5)
     await (await world.start(main)).finish("told")
     configured(world, limits={"require_agent_id": True})
-    await world.db.alone(control.again, world.policy, child, "continue", "again:1", "more", "person")
+    await world.db.alone(
+        control.again, world.policy, child, "continue", "again:1", text="more", actor="person"
+    )
     assert (await world.task(child)).generation == 2
 
 
@@ -304,12 +306,16 @@ async def test_a_task_that_goes_on_makes_room_for_its_record(world: World, main:
     first = await told(world, main, "first")
     second, third = await told(world, main, "second"), await told(world, main, "third")
     assert await retained(world) == [second, third]
-    await world.db.alone(control.again, world.policy, first, "continue", "again:1", "more", "person")
+    await world.db.alone(
+        control.again, world.policy, first, "continue", "again:1", text="more", actor="person"
+    )
     assert await retained(world) == [first, third]
     await world.end(first)
     world.clock.advance(5)
     await (await world.start(main)).finish("told")
-    await world.db.alone(control.again, world.policy, third, "continue", "again:2", "more", "person")
+    await world.db.alone(
+        control.again, world.policy, third, "continue", "again:2", text="more", actor="person"
+    )
     assert await retained(world) == [first, third], "one that is in the quota needs no room"
 
 
@@ -335,8 +341,10 @@ async def test_children_of_a_draft_may_only_read_and_those_of_an_approved_plan_m
     planner = await world.started(main, "planner", plan_mode=True)
     if phase == "approved":
         await planner.finish("the plan")
-        verdict = (PlanVerdict.APPROVE, plan_hash("the plan"), "", "boss")
-        await world.db.alone(messages.decide, world.policy, planner.session_id, *verdict)
+        verdict = (PlanVerdict.APPROVE, plan_hash("the plan"))
+        await world.db.alone(
+            messages.decide, world.policy, planner.session_id, *verdict, text="", actor="boss"
+        )
         planner = await world.start(planner.session_id)
     child = await world.child(planner.session_id, "child")
     below = await world.child(child, "below")

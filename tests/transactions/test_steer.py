@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.scenario(208)]
 
 
 async def steer(world: World, task_id: int, text: str = "do this instead", idem: str = "steer") -> Task:
-    return (await world.db.alone(messages.steer, world.policy, task_id, idem, text, "person")).task
+    return (await world.db.alone(messages.steer, world.policy, task_id, idem, text, actor="person")).task
 
 
 @pytest.mark.scenario(122)

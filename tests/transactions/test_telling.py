@@ -287,7 +287,7 @@ async def test_retry_reads_again_what_stands_before_its_new_beginning(world: Wor
     assert run is not None
     await run.finish("heard")
     assert (await world.task(parent.session_id)).phase is Phase.COMPLETED
-    await world.db.alone(control.again, world.policy, parent.session_id, "retry", "r", "", "boss")
+    await world.db.alone(control.again, world.policy, parent.session_id, "retry", "r", text="", actor="boss")
     await world.live()
     assert [("a bone" in said) for said in await world.inputs(parent.session_id)] == [
         False,

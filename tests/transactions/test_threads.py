@@ -31,7 +31,7 @@ async def bound(
 
 
 async def say(world: World, text: str, thread: str = "7", key: str | None = None) -> int:
-    known = (world.policy, "web", "bot", thread, key or world.key("heard"), text)
+    known = (world.policy, ("web", "bot", thread), key or world.key("heard"), text)
     return await world.db.alone(messages.heard_in_thread, *known)
 
 

@@ -100,7 +100,7 @@ async def test_error_and_a_new_start_within_the_grace_is_announced_as_ok_only(
     await run.fail("bad request")
     assert (await world.task(run.session_id)).phase is Phase.ENDING
     world.clock.advance(14)
-    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "try again", "person")
+    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "try again", actor="person")
     await world.end(run.session_id, "it worked")
     await world.live()
     assert (await world.task(run.session_id)).outcome is Outcome.OK
@@ -361,6 +361,6 @@ async def test_wrap_up_note_is_not_shown_to_the_run_that_follows_a_steer(world: 
     run = await world.started(main, run_timeout_s=100.0)
     world.clock.advance(80)
     await world.ring()
-    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "something else", "person")
+    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "something else", actor="person")
     await world.start(run.session_id)
     assert (await world.inputs(run.session_id))[1:] == ["something else"]

@@ -10,8 +10,8 @@ import pytest
 
 from clutch.core.model import Outcome
 from clutch.core.spawn import BudgetRequest, SpawnRefusal
-from clutch.store.inline import InlineStore
 from clutch.testing.clock import FakeClock
+from clutch.testing.inline_store import InlineStore
 from clutch.transactions import turn_begin, turn_end, usage, workers
 from clutch.transactions.sessions import OwnedRun
 from clutch.transactions.turn import ModelAnswer

@@ -137,8 +137,8 @@ async def test_a_plan_shows_its_hash_while_it_awaits_a_decision(world: World, ma
     assert awaiting is not None
     assert awaiting.state == "awaiting_approval"
     assert awaiting.hash is not None
-    decided = (world.policy, task, PlanVerdict.APPROVE, awaiting.hash, "", "person")
-    await world.db.alone(messages.decide, *decided)
+    decided = (world.policy, task, PlanVerdict.APPROVE, awaiting.hash)
+    await world.db.alone(messages.decide, *decided, text="", actor="person")
     approved = (await shown(world, task)).plan
     assert approved is not None
     assert (approved.state, approved.hash) == ("approved", None)

@@ -184,7 +184,7 @@ async def test_needs_you_for_a_plan(world: World, main: int) -> None:
     assert view.plan is not None
     assert view.plan.hash is not None
     await world.db.alone(
-        messages.decide, world.policy, task, PlanVerdict.APPROVE, view.plan.hash, "", "person"
+        messages.decide, world.policy, task, PlanVerdict.APPROVE, view.plan.hash, text="", actor="person"
     )
     assert await gate(world, task) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ BOSS = OperatorCaller(EVERY_SCOPE, "boss")
 
 
 async def send(world: World, session_id: int, text: str, idem: str = "send") -> None:
-    await world.db.alone(messages.send, world.policy, session_id, idem, text, "boss")
+    await world.db.alone(messages.send, world.policy, session_id, idem, text, actor="boss")
 
 
 # ---- send --------------------------------------------------------------------------------------------
@@ -251,21 +252,23 @@ async def test_second_steer_within_two_seconds_is_refused_and_changes_nothing(
     world: World, main: int
 ) -> None:
     run = await world.started(main)
-    await world.db.alone(messages.steer, world.policy, run.session_id, "a", "left", "boss")
+    await world.db.alone(messages.steer, world.policy, run.session_id, "a", "left", actor="boss")
     world.clock.advance(1.5)
     with pytest.raises(RateLimited) as refused:
-        await world.db.alone(messages.steer, world.policy, run.session_id, "b", "right", "boss")
+        await world.db.alone(messages.steer, world.policy, run.session_id, "b", "right", actor="boss")
     assert refused.value.retry_after_s == pytest.approx(0.5)
     assert len(await world.rows("SELECT id FROM inbox WHERE kind = 'instruction'")) == 1
-    await world.db.alone(messages.steer, world.policy, run.session_id, "a", "left", "boss")  # the same one
+    await world.db.alone(
+        messages.steer, world.policy, run.session_id, "a", "left", actor="boss"
+    )  # the same one
     world.clock.advance(0.5)
-    await world.db.alone(messages.steer, world.policy, run.session_id, "b", "right", "boss")
+    await world.db.alone(messages.steer, world.policy, run.session_id, "b", "right", actor="boss")
 
 
 async def test_next_run_waits_for_running_tools_and_reads_what_they_gave(world: World, main: int) -> None:
     run = await world.started(main)
     await run.respond(calls("dig"))
-    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "stop", "boss")
+    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "stop", actor="boss")
     assert await world.due(run.session_id) == world.clock.now() + 5
     world.clock.advance(1)
     left = Results((Result(0, "dig", "a bone"),))
@@ -278,7 +281,7 @@ async def test_next_run_waits_for_running_tools_and_reads_what_they_gave(world: 
 async def test_tools_that_come_too_late_are_unknown(world: World, main: int) -> None:
     run = await world.started(main)
     await run.respond(calls("dig"))
-    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "stop", "boss")
+    await world.db.alone(messages.steer, world.policy, run.session_id, "s", "stop", actor="boss")
     world.clock.advance(5)
     await world.start(run.session_id)
     left = Results((Result(0, "dig", "a bone"),))
@@ -296,7 +299,7 @@ async def test_late_words_of_a_killed_task_are_kept_and_told_if_asked_for(
 ) -> None:
     world.policy = replace(world.policy, control=Control(late_result=late))
     run = await world.started(main)
-    await world.db.alone(control.kill, world.policy, run.session_id, "enough", "boss", world.nonce())
+    await world.db.alone(control.kill, world.policy, run.session_id, "enough", "boss", nonce=world.nonce())
     await world.db.tx(run.session_id, turn.late, world.policy, run.session_id, "I had it!", world.nonce())
     result = await world.db.read(lists.result, run.session_id)
     assert result is not None
@@ -313,7 +316,7 @@ async def test_told_kill_of_a_child_whose_parent_is_gone_goes_further_up(world: 
     await parent.finish("my part")
     world.clock.advance(1801)
     await world.ring()
-    report = await world.db.alone(control.kill, world.policy, child, "enough", "boss", world.nonce())
+    report = await world.db.alone(control.kill, world.policy, child, "enough", "boss", nonce=world.nonce())
     assert report == KillReport((child,))
     await world.live()
     assert sum('"child" killed' in text for text in await world.inputs(main)) == 1
@@ -362,7 +365,9 @@ async def test_whoever_looks_down_such_a_chain_comes_to_an_end(world: World, mai
     low = await world.child(top.session_id, "low")
     await world.db.alone(_bite, top.session_id, low)
     await world.db.alone(_asks_below, top.session_id, low)
-    report = await world.db.alone(control.kill, world.policy, top.session_id, "enough", "boss", world.nonce())
+    report = await world.db.alone(
+        control.kill, world.policy, top.session_id, "enough", "boss", nonce=world.nonce()
+    )
     assert report == KillReport((top.session_id, low))
     await world.db.alone(_asks_below, top.session_id, main)
     await world.db.alone(_bite, top.session_id, main)
@@ -393,11 +398,10 @@ async def test_plan_of_a_requester_that_is_gone_rises_and_is_decided_there(world
     (read,) = [said for said in await world.inputs(main) if "[PLAN READY]" in said]
     assert plan_hash("look, then leap") in read
     assert (await world.db.read(where, planner.session_id)).controller_id == main
-    verdict = (PlanVerdict.APPROVE, plan_hash("look, then leap"), "", "main")
     child = planner.session_id
-    await act(
-        world, agent(main, Role.MAIN), Verb.APPROVE, child, messages.decide, world.policy, child, *verdict
-    )
+    known = (world.policy, child, PlanVerdict.APPROVE, plan_hash("look, then leap"))
+    decide = partial(messages.decide, text="", actor="main")
+    await act(world, agent(main, Role.MAIN), Verb.APPROVE, child, decide, *known)
     await world.live()
     assert (await world.task(planner.session_id)).outcome is Outcome.OK
 
@@ -444,11 +448,12 @@ async def test_approval_of_a_session_that_is_not_the_requester_is_refused(world:
     planner = await world.started(parent.session_id, "planner", plan_mode=True)
     await planner.finish("the plan")
     child = planner.session_id
-    known = (world.policy, child, PlanVerdict.APPROVE, plan_hash("the plan"), "", "x")
+    known = (world.policy, child, PlanVerdict.APPROVE, plan_hash("the plan"))
+    decide = partial(messages.decide, text="", actor="x")
     with pytest.raises(Forbidden):
-        await act(world, agent(main, Role.MAIN), Verb.APPROVE, child, messages.decide, *known)
+        await act(world, agent(main, Role.MAIN), Verb.APPROVE, child, decide, *known)
     assert (await world.task(planner.session_id)).phase is Phase.AWAITING_APPROVAL
-    await act(world, agent(parent.session_id), Verb.APPROVE, child, messages.decide, *known)
+    await act(world, agent(parent.session_id), Verb.APPROVE, child, decide, *known)
     assert (await world.task(planner.session_id)).phase is Phase.QUEUED
 
 

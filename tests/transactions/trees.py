@@ -20,8 +20,8 @@ from clutch.core.messages import Answer, Call, Result, Results, Usage
 from clutch.core.policy import Budgets
 from clutch.core.spawn import BudgetRequest, SpawnRefusal
 from clutch.errors import RateLimited
-from clutch.store.inline import InlineStore
 from clutch.store.transaction import DatabaseStats, Keys, Listener, P, T, Tx, TxFunction
+from clutch.testing.inline_store import InlineStore
 from clutch.transactions import control, messages, turn, turn_end, usage
 from clutch.transactions.sessions import Stale
 from clutch.transactions.turn import ModelAnswer
@@ -262,7 +262,7 @@ class Tree:
     async def do_steer(self) -> None:
         if self.tasks:
             idem, task = self.world.key("steer"), self.chance.choice(self.tasks)
-            await self.world.db.alone(messages.steer, self.world.policy, task, idem, "other", "person")
+            await self.world.db.alone(messages.steer, self.world.policy, task, idem, "other", actor="person")
 
     async def do_break(self) -> None:
         actor = self.some_actor()

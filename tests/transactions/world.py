@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.compaction import view
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Results, Usage
 from clutch.core.model import LetterKind, Phase, Task, reason_text
@@ -23,7 +24,7 @@ from clutch.testing.clock import FakeClock
 from clutch.transactions import inbox, sessions, task_files, tasks, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.read import transcripts
 from clutch.transactions.sessions import LostRun, OwnedRun
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.turn_begin import Begun
 from clutch.transactions.workers import Claimed
@@ -138,7 +139,7 @@ class Run:
 
     async def repeat_spawn(self, **asked: Any) -> list[Accepted | SpawnRefusal]:
         return await self.world.db.tx(
-            (self.session_id,), spawn, *self.world.spawning(self.session_id, self.fence, self.orders(**asked))
+            (self.session_id,), self.world.spawning(self.session_id, self.fence, self.orders(**asked))
         )
 
     def orders(self, **asked: Any) -> list[ChildRequest]:
@@ -156,7 +157,7 @@ class Run:
         orders = self.orders()
         if orders:
             await self.world.db.tx(
-                (self.session_id,), spawn, *self.world.spawning(self.session_id, self.fence, orders)
+                (self.session_id,), self.world.spawning(self.session_id, self.fence, orders)
             )
         sleeps = [place for place, call in enumerate(answer.calls) if call.name == YIELD]
         if not sleeps:
@@ -203,22 +204,25 @@ class World:
         number = self.number()
         return ChildRequest(idem, number, f"00000000-0000-4000-8000-{number:012x}", request, place)
 
-    def spawning(self, session_id: int, fence: int | None, orders: Sequence[ChildRequest]) -> tuple[Any, ...]:
-        """The arguments of `spawn`. One root per story: it has the lowest number."""
-        return (self.policy, session_id, self.root_id, fence, orders)
+    def spawning(
+        self, session_id: int, fence: int | None, orders: Sequence[ChildRequest]
+    ) -> Callable[[float], Tx[list[Accepted | SpawnRefusal]]]:
+        """One root per story: it has the lowest number."""
+        return lambda now: spawn(now, self.policy, session_id, self.root_id, orders, fence=fence)
 
     # ---- people and workers --------------------------------------------------------------------------
 
     async def hire(self, lease_s: float = 5.0) -> int:
         """A new worker; from now on it is the one that claims."""
         self.worker = await self.db.alone(workers.next_number)
-        await self.db.alone(workers.register, self.worker, lease_s, "host", 1, "0")
+        await self.db.alone(workers.register, self.worker, lease_s, "host", 1, version="0")
         return self.worker
 
     async def main(self, name: str = "main") -> int:
         rights = rights_text(root_rights(AgentGrant(depth_max=self.policy.limits.depth_max)))
         self.root_id = await self.db.alone(
-            sessions.open_session, self.number(), f"agent:{name}:main", name, rights, f"terminal:{name}", "."
+            sessions.open_session,
+            sessions.NewMain(self.number(), f"agent:{name}:main", name, rights, f"terminal:{name}", "."),
         )
         return self.root_id
 
@@ -236,7 +240,7 @@ class World:
     ) -> Accepted | SpawnRefusal:
         request = SpawnRequest(**({"task": f"do {label}", "label": label} | asked))
         order = self.order(request, idem or self.key("spawn"), place)
-        (answer,) = await self.db.tx(parent, spawn, *self.spawning(parent, None, [order]))
+        (answer,) = await self.db.tx(parent, self.spawning(parent, None, [order]))
         return answer
 
     async def children(self, parent: int, *labels: str) -> list[int]:

@@ -1,9 +1,9 @@
 """The actions on tasks, messages and items of the inbox, each declared once: see `ApiAction`, at the end.
 
-HTTP paths, MCP tools, Python handles and their remote client are made from the declarations, so a new verb needs its
-transaction, its method here and one line. The parameters of an action are the fields of its body, its answer is the
-return type of `run`, its description the docstring of `run`. Who may do what to which task is
-decided by `core/authority.py` inside the transaction; `scope` only says what a token needs to be asked at all.
+HTTP paths, MCP tools, slash commands, Python handles and their remote client are made from the declarations, so a new
+verb needs its transaction, its method here and one line. The parameters of an action are the fields of its body, its
+answer is the return type of `run`, its description the docstring of `run`. Who may do what to which task is decided by
+`core/authority.py` inside the transaction; `scope` only says what a token needs to be asked at all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, assert_never, cast
 
 from clutch.api import reads, views
@@ -53,6 +54,7 @@ class Until(StrEnum):
 # ---- what an action is given -------------------------------------------------------------------------
 
 
+@cache
 def camel(name: str) -> str:
     """Spell a Python name as JSON objects do."""
     first, *rest = name.split("_")
@@ -90,6 +92,11 @@ class Killing(ActionBody):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words(ActionBody):
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage(Words):
+    files: bool = False
 
 
 # A message in a thread of a channel is no action, but it is checked and sent as one.

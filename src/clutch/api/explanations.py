@@ -24,7 +24,7 @@ from clutch.core.text.why import (
     happening,
     opens_when,
     waiting_for,
-    why_text,
+    why_lines,
 )
 from clutch.core.views import TaskView
 from clutch.transactions.read.why import TaskExplanation
@@ -48,12 +48,16 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
         "messages": [unsent(one) for one in found.unsent],
         "text": "\n".join(
             (
-                why_text(
-                    headline(found.task), found.timeline, found.attempts, found.stuck, number, now, state
-                ),
+                headline(found.task),
+                *why_lines(found.timeline, found.attempts, found.stuck, number, now=now, state=state),
                 *_failure(found.task, number, state),
                 *(
-                    unsent_line(ids_rules.message_id(one.id), f"{one.channel}:{one.target}", *one[5:9])
+                    unsent_line(
+                        ids_rules.message_id(one.id),
+                        f"{one.channel}:{one.target}",
+                        *one[5:8],
+                        attempts=one.attempts,
+                    )
                     for one in found.unsent
                 ),
             )

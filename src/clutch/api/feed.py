@@ -47,7 +47,8 @@ TURNS = {RUN_START: "turn:start", **dict.fromkeys(RUN_END, "turn:end")}
 LIVE_NAMES = frozenset({"assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"})
 
 
-Key: TypeAlias = tuple[str, int | None] | None
+#: What a watcher watches: a task, a root, everything (None), or everything but the live events of other sessions.
+Key: TypeAlias = tuple[str, int | None] | frozenset[int] | None
 Page: TypeAlias = "Sequence[tuple[Moment, FeedEvent | None]]"
 
 
@@ -99,18 +100,25 @@ class FeedBatch:
 
 
 class FeedWatcher:
-    """`key`: what it watches; None: everything."""
+    """`live`: of all tasks, but text and tool calls only of these sessions. A page with a thousand tasks shows those of
+    the one that is open, and four of five events would be written for nothing."""
 
-    def __init__(self, task_id: int | None = None, root_id: int | None = None) -> None:
-        self.key = (
-            ("task", task_id) if task_id is not None else None if root_id is None else ("root", root_id)
-        )
+    def __init__(
+        self, task_id: int | None = None, root_id: int | None = None, live: frozenset[int] | None = None
+    ) -> None:
+        self.key: Key = live
+        if task_id is not None:
+            self.key = ("task", task_id)
+        elif root_id is not None:
+            self.key = ("root", root_id)
         self.waiting: list[FeedBatch] = []
         self._bytes = 0
         self.came = asyncio.Event()
         self.is_behind = False
 
     def wants(self, news: FeedEvent) -> bool:
+        if isinstance(self.key, frozenset):
+            return _is_for(self.key, news.name, news.task_id)
         return self.key in _keys(news.task_id, news.root_id)
 
     def hear(self, told: FeedBatch) -> None:
@@ -131,17 +139,23 @@ def _keys(task_id: int, root_id: int | None) -> Sequence[Key]:
     return (None, ("root", root_id), ("task", task_id))
 
 
+def _is_for(sessions: frozenset[int], name: str, session_id: int) -> bool:
+    return name not in LIVE_NAMES or session_id in sessions
+
+
 class Feed:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._watchers: dict[
             Key, set[FeedWatcher]
         ] = {}  #: by what they watch, so that news cost only those who want them
+        self._selective: list[frozenset[int]] = []  #: the keys of those that choose sessions
         self._place = timeline.BEGINNING
         self._seen: OrderedDict[Cursor, Arrival] = OrderedDict()
         self._arrivals = 0
         self._looking = asyncio.Lock()
         self._roots: dict[int, int] = {}
+        self._changed: set[int] = set()  #: tasks whose lines were published since `take_changed`
         self._fresh: dict[Key, list[FeedEvent]] = {}  #: of this moment
         self._telling: deque[tuple[FeedWatcher, FeedBatch]] = deque()
         self._heard = BusWatcher()  #: what the runs of this process have reported, and is not published yet
@@ -158,6 +172,11 @@ class Feed:
     def watchers(self) -> int:
         return sum(map(len, self._watchers.values()))
 
+    def take_changed(self) -> set[int]:
+        """Return the tasks whose lines were published since the last call."""
+        taken, self._changed = self._changed, set()
+        return taken
+
     def wake(self) -> None:
         """Wake all watchers: something else than an event has happened."""
         for watcher in chain.from_iterable(self._watchers.values()):
@@ -171,6 +190,7 @@ class Feed:
                 await self._begin()
             self._gathered(watcher.key)  # is for those who were there when it came
             self._watchers.setdefault(watcher.key, set()).add(watcher)
+            self._note_keys()
             joined = Joined(self._place, self._arrivals)
         try:
             yield joined
@@ -178,6 +198,10 @@ class Feed:
             self._watchers[watcher.key].discard(watcher)
             if not self._watchers[watcher.key]:
                 del self._watchers[watcher.key]
+                self._note_keys()
+
+    def _note_keys(self) -> None:
+        self._selective = [key for key in self._watchers if isinstance(key, frozenset)]
 
     async def _begin(self) -> None:
         """What is there already is not new."""
@@ -231,9 +255,9 @@ class Feed:
         place, watched = self._a_little_before(self._place), frozenset(self._watchers)
 
         def is_news(one: Moment) -> bool:
-            return one.cursor not in self._seen and not watched.isdisjoint(
-                _keys(one.cursor.task_id, one.root_id)
-            )
+            if one.cursor in self._seen:
+                return False
+            return bool(self._selective) or not watched.isdisjoint(_keys(one.cursor.task_id, one.root_id))
 
         while page := await self._read(place, is_news):
             for index, (moment, news) in enumerate(page):
@@ -242,6 +266,7 @@ class Feed:
                     self._seen[moment.cursor] = Arrival(self._arrivals, bool(self._watchers))
                     self._roots[moment.cursor.task_id] = moment.root_id
                 if news is not None:
+                    self._changed.add(news.task_id)
                     if moment.name in RUN_END:
                         self._publish_told(moment, news, page[index + 1 :])
                     self._publish(news)
@@ -264,11 +289,14 @@ class Feed:
                 self._publish(_live(live, end.root_id))
 
     def _publish(self, news: FeedEvent) -> None:
-        for key in _keys(news.task_id, news.root_id):
-            if key in self._watchers:
-                if key not in self._fresh:
-                    asyncio.get_running_loop().call_later(GATHER_S, self._gathered, key)
-                self._fresh.setdefault(key, []).append(news)
+        for key in self._keys_for(news.name, news.task_id, news.root_id):
+            if key not in self._fresh:
+                asyncio.get_running_loop().call_later(GATHER_S, self._gathered, key)
+            self._fresh.setdefault(key, []).append(news)
+
+    def _keys_for(self, name: str, task_id: int, root_id: int | None) -> list[Key]:
+        named = [key for key in _keys(task_id, root_id) if key in self._watchers]
+        return [*named, *(key for key in self._selective if _is_for(key, name, task_id))]
 
     def _gathered(self, key: Key) -> None:
         if news := self._fresh.pop(key, None):
@@ -309,8 +337,9 @@ class Feed:
                 is_named = live.name in LIVE_NAMES or (not live.is_task and live.name in TURNS)
                 is_wanted = bool(self._watchers) and is_named
                 root_id = await self._root_of(live.session_id) if is_wanted else None
-                # It may have been published meanwhile, before the line of the end of its run.
-                if heard.take(live) and is_wanted:
+                # It may have been published meanwhile, before the line of the end of its run. Most are for no watcher
+                # when only pages watch, and are not written.
+                if heard.take(live) and is_wanted and self._keys_for(live.name, live.session_id, root_id):
                     self._publish(_live(live, root_id))
         finally:
             bus.leave(heard)

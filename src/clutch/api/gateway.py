@@ -48,7 +48,7 @@ from clutch.store.transaction import Keys, TxFunction
 from clutch.transactions import control, messages, outbox, sessions, task_files, usage, wake, workers
 from clutch.transactions import delivery as delivery_tx
 from clutch.transactions.outbox import PendingReply
-from clutch.transactions.read import tasks, transcripts
+from clutch.transactions.read import chats, tasks, transcripts
 from clutch.transactions.read.targets import Standpoint
 
 T = TypeVar("T")
@@ -176,21 +176,21 @@ class Gateway:
         """Open a session: a deleted one is empty, an archived one has its transcript. Raises InvalidInput for a new
         session of an agent that is not configured, which is a typing mistake."""
         services, root = self.services, await self._root(session)
-        opened = await self._alone(usage.open_root, services.policy, *root)
-        if services.policy.heartbeat_of(root[2]) is not None:
+        opened = await self._alone(usage.open_root, services.policy, root)
+        if services.policy.heartbeat_of(root.agent_id) is not None:
             await self._alone(wake.arm, services.policy)
         await self._alone(control.open_main, services.policy, opened)
         return opened
 
-    async def _root(self, session: str) -> tuple[int, str, str, str, str, str]:
-        """Return the parameters of a new session for `usage.open_root`. Raises InvalidInput."""
+    async def _root(self, session: str) -> sessions.NewMain:
+        """Raises InvalidInput."""
         services, parsed = self.services, self._parsed(session)
         number, agent_id, agents = services.ids.next(), parsed.agent_id, known_agents(services.policy)
         if agent_id not in agents and not await services.db.read(transcripts.is_known, session):
             raise InvalidInput("session", f"there is no agent {agent_id!r}{ids.hint(agent_id, agents)}")
         rights = authority.to_text(root_rights(services.policy.grant(agent_id)))
         route, workspace = f"{LOCAL_CHANNEL}:{parsed}", services.policy.workspace_of(agent_id) or "."
-        return number, session, agent_id, rights, route, workspace
+        return sessions.NewMain(number, session, agent_id, rights, route, workspace)
 
     # ---- main sessions -------------------------------------------------------------------------------
 
@@ -219,8 +219,28 @@ class Gateway:
             await self._tx(receiver, outbox.post, receiver, f"command:{letter}", route, said)
         elif not await self._is_for_a_child(session, letter, text):
             self._check_accepts()
-            await self._tx(receiver, wake.say_once, services.policy, receiver, letter, kind, text, route)
+            await self._tx(
+                receiver, wake.say_once, services.policy, receiver, letter, kind, body=text, route=route
+            )
         return letter
+
+    async def with_files(self, text: str, session: str) -> str:
+        """Return the message with the files of the workspace that it mentions. Raises InvalidInput."""
+        mentions = self.services.mentions
+        if mentions is None or is_command(text):
+            return text
+        return await mentions.with_files(text, await self._workspace(session))
+
+    async def file_names(self, session: str, prefix: str) -> list[str]:
+        """Return what may complete `@` in a message to this session, also before the session exists."""
+        mentions = self.services.mentions
+        return [] if mentions is None else await mentions.names(await self._workspace(session), prefix)
+
+    async def _workspace(self, session: str) -> str:
+        """A session keeps the workspace it was opened with."""
+        agent_id = self._parsed(session).agent_id
+        known = await self.services.db.read(chats.workspace_of, session)
+        return known or self.services.policy.workspace_of(agent_id) or "."
 
     async def _is_for_a_child(self, session: str, letter: str, text: str) -> bool:
         """Whether this chat is the thread of a child, which reads the message then."""
@@ -234,9 +254,8 @@ class Gateway:
         return True
 
     async def _hear(self, thread: Route, letter: str, text: str) -> None:
-        await self._alone(
-            messages.heard_in_thread, self.services.policy, *sessions.name(thread), letter, text
-        )
+        where = sessions.name(thread)
+        await self._alone(messages.heard_in_thread, self.services.policy, where, letter, text)
 
     async def command(
         self, line: str, session: str, key: str | None, caller: OperatorCaller = CHAT_OPERATOR

@@ -1,4 +1,4 @@
-"""Every JSON object that a surface answers with, declared once.
+"""Every JSON object that a surface answers with, declared once (those of the inbox: `api/inbox_objects.py`).
 
 Names are camelCase, times RFC 3339 text, money decimal text, and an unknown value is null. Fields may be added, never
 renamed. `api/views.py` and the actions build the objects as plain dicts, which mypy checks against these classes;
@@ -7,7 +7,6 @@ time. A class whose noun the rules use already ends in `Object`; its schema is p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
@@ -344,15 +343,6 @@ class Agents(TypedDict):
     agents: list[AgentAnswer]
 
 
-class NamedUse(Use):
-    name: str
-
-
-class Spending(TypedDict):
-    by: Literal["root", "agent", "model", "day"]
-    usage: list[NamedUse]
-
-
 _SUBJECTS = "`config-loaded`, `mcp NAME`, `import-path`, `planted-file`, `unread-instructions`"
 
 
@@ -365,29 +355,6 @@ class HealthNotice(TypedDict):
     ]
 
 
-class Health(TypedDict):
-    status: Literal["ok", "draining"]
-    version: str
-    schema: int
-    database: Literal["sqlite", "postgresql"]
-    workers: int
-    running: int
-    queued: int
-    undelivered: int
-    model: str | None  #: of the main agent; None: a program that embeds Clutch brings its own
-    problems: Annotated[
-        list[HealthNotice],
-        SchemaNote(
-            description="What the gateway knows to be wrong now: a config file that is not loaded (`config-loaded`),"
-            " MCP servers that do not start. Empty: nothing."
-        ),
-    ]
-
-
-class HealthDocument(Health):
-    pulses: dict[str, Any]
-
-
 class Overview(TypedDict):
     """The event `overview` of a stream with `include=overview`."""
 
@@ -396,6 +363,7 @@ class Overview(TypedDict):
     problems: list[HealthNotice]
     model: str | None
     isDemo: bool
+    mainCalls: int  #: model calls of main agents in this process; a change says that the ledger has changed
 
 
 class Swept(TypedDict):
@@ -416,24 +384,6 @@ class Ending(TypedDict):
     status: Literal["stopping", "draining"]
     pid: int
     waitingFor: NotRequired[Annotated[list[WaitedFor], SchemaNote(default=[])]]
-
-
-class Code(TypedDict):
-    code: str
-    expiresInSeconds: float
-
-
-class LetIn(TypedDict):
-    status: Literal["open"]
-    expiresInSeconds: float
-    pageKey: str  #: stays in the page, which proves with it that the cookie is its own
-
-
-class GatewayProof(TypedDict):
-    run: str  #: the name of this gateway process
-    proof: (
-        str  #: HMAC-SHA256 of `gateway NONCE RUN`; its key is the SHA-256 of `pageKey`, in hexadecimal digits
-    )
 
 
 class Document(TypedDict):
@@ -562,27 +512,6 @@ class DecidedObject(TypedDict):
     taskId: str
     runId: str | None
     round: int
-
-
-class Item(TypedDict):
-    id: str
-    kind: str
-    status: StatusName
-    taskId: str | None
-    sessionKey: str | None
-    label: str | None
-    depth: int
-    text: str
-    detail: Mapping[str, Any]
-    hash: str
-    askedAt: Moment
-
-
-class Inbox(TypedDict):
-    items: list[Item]
-    replies: int
-    repliesIn: list[str]
-    unsent: list[Unsent]
 
 
 class MessageDecided(TypedDict):

@@ -1,26 +1,29 @@
 """What the dashboard needs beside timeline entries, pushed to the event streams that asked for it.
 
-A timeline entry carries the task that changed. Two things have no entry of their own. The step inside a run: the tasks
-whose runs have reported one are read together and sent as `progress`. What is counted over all tasks, the inbox and the
-problems of the gateway: read after a change, at most once per period, sent as `overview` when it differs."""
+A timeline entry carries the task that changed. Three things have no entry of their own. The step inside a run: the
+tasks whose runs have reported one are read together and sent as `progress`. The ancestors of a task: what their trees
+use and whom they wait for changes with it, and they are sent as `progress` too, at most once per period. What is
+counted over all tasks, the inbox and the problems of the gateway: read after a change, at most once per period, sent
+as `overview` when it differs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from clutch.api import views
-from clutch.api.feed import FeedBatch, FeedEvent, FeedWatcher
+from clutch.api.chats import ChatFollower
+from clutch.api.feed import Feed, FeedBatch, FeedEvent, FeedWatcher
 from clutch.core import ids
 from clutch.core.agents import MAIN, OFFLINE
 from clutch.core.views import TaskView
 from clutch.engine.live import BusWatcher, Live
 from clutch.errors import StoreError
-from clutch.store.transaction import Tx
+from clutch.store.transaction import Tx, TxFunction
 from clutch.transactions.read import lists, tasks
 from clutch.transactions.read.inbox import waiting_items
 from clutch.transactions.read.lists import TaskFilter
@@ -44,16 +47,21 @@ def read(now: float) -> Tx[tuple[objects.SummaryObject, list[str]]]:
 
 
 class Overviews:
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, feed: Feed) -> None:
         self._gateway = gateway
+        self._feed = feed
+        self._stepped: set[int] = set()  #: sessions with a step since their ancestors were sent
         self._watchers: set[FeedWatcher] = set()
         self._sent = ""
+        self._chats = ChatFollower(gateway, self._watchers)
+        self._main_calls = 0  # of main agents, which have no task whose progress would be sent
 
     @contextmanager
     def watching(self, watcher: FeedWatcher) -> Iterator[None]:
         """Send each new overview to the watcher."""
         self._watchers.add(watcher)
         self._sent = ""  # the watcher begins with `current`, not with what the others were sent
+        self._chats.begin_anew()
         try:
             yield
         finally:
@@ -67,6 +75,7 @@ class Overviews:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_changes())
             group.create_task(self._follow_steps())
+            group.create_task(self._chats.run())
 
     async def _follow_steps(self) -> None:
         """Send the tasks whose runs have made a step. A slow read lengthens the pause after it."""
@@ -76,10 +85,13 @@ class Overviews:
             while True:
                 sessions = {(await self._step(heard)).session_id}
                 await asyncio.sleep(PROGRESS_S)
-                sessions |= {live.session_id for live in heard.take_every() if _is_step(live)}
+                taken = heard.take_every()
+                self._main_calls += sum(map(_is_main_call, taken))
+                sessions |= {live.session_id for live in taken if _is_step(live)}
                 began = time.monotonic()
                 if self._watchers:
-                    await self._send_progress(sessions)
+                    self._stepped |= sessions
+                    await self._send_progress(tasks.of, sessions)
                 await asyncio.sleep(PROGRESS_SHARE * (time.monotonic() - began))
         finally:
             services.bus.leave(heard)
@@ -88,12 +100,15 @@ class Overviews:
         while True:
             live = await heard.first()
             heard.take(live)
+            self._main_calls += _is_main_call(live)
             if _is_step(live):
                 return live
 
-    async def _send_progress(self, sessions: set[int]) -> None:
+    async def _send_progress(
+        self, read_tasks: TxFunction[[Sequence[int]], list[TaskView]], task_ids: set[int]
+    ) -> None:
         try:
-            shown = await self._gateway.services.db.read(tasks.of, sorted(sessions))
+            shown = await self._gateway.services.db.read(read_tasks, sorted(task_ids))
         except StoreError:
             return
         news = [_progress(view) for view in shown]
@@ -105,9 +120,12 @@ class Overviews:
         changes = self._gateway.services.changes
         while True:
             change = changes.next_change
+            began = time.monotonic()
+            changed, self._stepped = self._feed.take_changed() | self._stepped, set()
             if self._watchers:
                 await self._look()
-            await asyncio.sleep(PERIOD_S)
+                await self._send_progress(tasks.above, changed)
+            await asyncio.sleep(max(PERIOD_S, PROGRESS_SHARE * (time.monotonic() - began)))
             await changes.until(change)
 
     async def _look(self) -> None:
@@ -132,12 +150,17 @@ class Overviews:
             "problems": views.problems(services.problems()),
             "model": model,
             "isDemo": model == OFFLINE,
+            "mainCalls": self._main_calls,
         }
         return json.dumps(found, ensure_ascii=False)
 
 
 def _is_step(live: Live) -> bool:
     return live.is_task and live.name in STEPS
+
+
+def _is_main_call(live: Live) -> bool:
+    return not live.is_task and live.name == "usage"
 
 
 def _progress(view: TaskView) -> FeedEvent:

@@ -13,17 +13,19 @@ from clutch.api import views
 from clutch.core import ids
 from clutch.core.authority import AgentCaller, Caller, OperatorCaller
 from clutch.core.model import Outcome, Phase
+from clutch.core.policy import Policy
 from clutch.core.views import TaskView
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions.read import lists, targets, timeline
 from clutch.transactions.read import tasks as tasks_tx
-from clutch.transactions.read.inbox import item, unread_replies, unsent, waiting_items
+from clutch.transactions.read.inbox import item, origins, unread_replies, unsent, waiting_items
 from clutch.transactions.read.lists import PAGE_MAX, ListState, TaskFilter
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
 if TYPE_CHECKING:
-    from clutch.api import objects
+    from clutch.api import inbox_objects, objects, report_objects
+    from clutch.api.timeline import TreeTimeline
 
 TARGET_CHARS_MAX = 300
 
@@ -173,23 +175,43 @@ def replay(
     return explanations.journal((yield from why_of.journal(now, number)), after, limit)
 
 
-def inbox(now: float, who: Standpoint) -> Tx[objects.Inbox]:
+def tree_timeline(now: float, who: Standpoint, target: str, is_subtree: bool = False) -> Tx[TreeTimeline]:
+    """The whole tree that the task belongs to, from its topmost task on. `is_subtree`: from the task itself on."""
+    from clutch.api import timeline as timelines
+    from clutch.transactions.read import trees
+
+    number = yield from task_number(now, who, target)
+    place = yield from timeline.newest(now)
+    found = yield from trees.recorded(now, number, is_subtree)
+    if found is None:
+        raise unknown(number)
+    return timelines.timeline(now, found, str(place))
+
+
+def inbox(now: float, who: Standpoint, policy: Policy | None = None) -> Tx[inbox_objects.Inbox]:
+    """`policy`: of the gateway that works on the store; without it some effects of a decision are not known."""
     root = own_root(who)
     replies = yield from unread_replies(now, root)
     messages = yield from unsent(now, root)
-    return views.inbox((yield from waiting_items(now, root)), replies, messages)
+    items = yield from waiting_items(now, root)
+    return views.inbox(items, (yield from origins(now, items, policy)), replies, messages)
 
 
-def inbox_item(now: float, who: Standpoint, target: str) -> Tx[objects.Item]:
+def inbox_item(
+    now: float, who: Standpoint, target: str, policy: Policy | None = None
+) -> Tx[inbox_objects.Item]:
     """Raises NotFound, AmbiguousTarget."""
-    return views.item((yield from item(now, meant(target), who, own_root(who))))
+    found = yield from item(now, meant(target), who, own_root(who))
+    # A run resumes with its last answer: what the others ask belongs to what this decision does.
+    beside = [one for one in (yield from waiting_items(now)) if one.session_id == found.session_id]
+    beside = beside or [found]
+    return views.item(found, (yield from origins(now, beside, policy))[beside.index(found)])
 
 
-def usage(now: float, by: str) -> Tx[objects.Spending]:
-    if by not in set(tasks_tx.By):
-        raise InvalidInput("by", f"must be one of: {', '.join(tasks_tx.By)}")
-    wanted = tasks_tx.By(by)
-    return views.spending(wanted, (yield from tasks_tx.spending(now, wanted)))
+def usage(now: float, by: str, hours: float | None, utc_offset_minutes: int) -> Tx[report_objects.Spending]:
+    from clutch.api import costs  # most commands ask for lists
+
+    return (yield from costs.spending(now, costs.parsed(by, hours, utc_offset_minutes)))
 
 
 def result_if_any(now: float, number: int) -> Tx[objects.ResultObject | None]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from clutch.api import reads
-from clutch.api.actions import ALL_TASKS
+from clutch.api import actions, reads
+from clutch.api.actions import ALL_TASKS, ActionCall, Actions, ApiAction, B
 from clutch.core import delivery, ids
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller, Verb
 from clutch.core.model import Route
@@ -37,7 +37,7 @@ from clutch.ports import Channel, Operated
 from clutch.store.transaction import Tx, TxFunction
 from clutch.transactions import control, idempotency, messages, sessions, wake
 from clutch.transactions.authority import guarded
-from clutch.transactions.control import KillReport, NotPossible
+from clutch.transactions.control import NotPossible
 from clutch.transactions.read import status as status_reads
 from clutch.transactions.read import targets, tasks
 from clutch.transactions.read import transcripts as session_reads
@@ -45,6 +45,7 @@ from clutch.transactions.read.targets import Standpoint
 from clutch.transactions.sessions import Bound
 
 if TYPE_CHECKING:
+    from clutch.api import objects
     from clutch.api.gateway import Gateway
 
 # --------------------------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ class Chat:
         return self.gateway.services
 
     @property
-    def actions(self) -> TaskActions:
+    def task_actions(self) -> TaskActions:
         return TaskActions(self.services)
 
     @property
@@ -135,14 +136,14 @@ def nothing(text: str) -> None:
         raise CommandUsageError
 
 
-def named(numbers: Sequence[int]) -> str:
-    return ", ".join(ids.task_id(number) for number in numbers)
-
-
 # --------------------------------------------------------------------------------------------------
 # `/subagents …`: every action and every read on the children of a chat, in one line.
 
 _OPTION = re.compile(r"\s--(model|thinking)(?:=|\s+)(\S+)")
+
+
+def _command(usage: str, run: Callable[[Chat, str], Awaitable[str]]) -> Command:
+    return Command(f"/subagents {usage}", run)
 
 
 # ---- looking -----------------------------------------------------------------------------------------
@@ -172,7 +173,9 @@ async def log(chat: Chat, text: str) -> str:
         else:
             raise CommandUsageError
     task = await chat.task(target)
-    shown = await chat.look(Verb.READ, task, session_reads.history, task, rules, count, None, with_tools)
+    shown = await chat.look(
+        Verb.READ, task, session_reads.history, task, rules, limit=count, with_tools=with_tools
+    )
     return log_text(shown)
 
 
@@ -191,53 +194,58 @@ async def why(chat: Chat, text: str) -> str:
 # ---- acting ------------------------------------------------------------------------------------------
 
 
-async def kill(chat: Chat, text: str) -> str:
-    target, reason = first_word(text)
-    reason = reason[:REASON_CHARS_MAX] or "killed"
-    if target == ALL_TASKS:
-        alive = await chat.services.db.read(status_reads.alive, chat.session_id)
-        return killed(await chat.actions.kill_all(chat.caller, alive, reason))
-    return killed(await chat.actions.kill(chat.caller, await chat.task(target), reason))
+def _acting(
+    action: ApiAction[B], say: Callable[[str, Any], str], name: str = "", target: str = "<target>"
+) -> Command:
+    """The command of a declared action: the rest of the line is the text of its body, if it has one."""
+    asked = next(iter(fields(action.body)), None)
+    needs_text = asked is not None and asked.default is MISSING
+
+    async def run(chat: Chat, line: str) -> str:
+        meant, text = first_word(line)
+        if (text and asked is None) or (needs_text and not text):
+            raise CommandUsageError
+        # A long reason is cut: it is a remark in the timeline. A long message is refused by the action.
+        text = text[:REASON_CHARS_MAX] if action is actions.KILL else text
+        body = action.body(**({asked.name: text} if asked is not None and text else {}))
+        caller = chat.caller
+        if meant == ALL_TASKS and action is actions.KILL:
+            caller = replace(caller, within=chat.session_id)
+        else:
+            meant = ids.task_id(await chat.task(meant))
+        return say(meant, await action.run(Actions(chat.services), ActionCall(caller, meant, body, chat.key)))
+
+    shown = "" if asked is None else f" <{asked.name}>" if needs_text else f" [{asked.name}]"
+    return _command(f"{name or action.name} {target}{shown}", run)
 
 
-def killed(report: KillReport) -> str:
-    lines = [
-        f"Stopped {len(report.stopped)}: {named(report.stopped)}." if report.stopped else "Nothing to stop."
-    ]
-    if report.already_finished:
-        lines.append(f"Already finished: {named(report.already_finished)}.")
-    lines += [f"Still stopping: {ids.task_id(task)} ({why})." for task, why in report.still_stopping]
-    lines += [f"Not stopped: {ids.task_id(task)} ({why})." for task, why in report.not_stopped]
-    return "\n".join(lines if report.stopped or len(lines) == 1 else lines[1:])
+def _killed(_: str, done: objects.KilledObject) -> str:
+    lines = [f"Already finished: {', '.join(done['alreadyFinished'])}."] if done["alreadyFinished"] else []
+    lines += [f"Still stopping: {one['taskId']} ({one['why']})." for one in done["stillStopping"]]
+    lines += [f"Not stopped: {one['taskId']} ({one['why']})." for one in done["notStopped"]]
+    stopped = done["stopped"]
+    if stopped:
+        lines.insert(0, f"Stopped {len(stopped)}: {', '.join(stopped)}.")
+    return "\n".join(lines) or "Nothing to stop."
 
 
-async def send(chat: Chat, text: str) -> str:
-    target, message = _with_message(text)
-    task = await chat.task(target)
-    sent = await chat.actions.send(chat.caller, task, message, None, chat.key)
-    match sent.status:
-        case SendStatus.OK if sent.reply is None:
-            return f"{ids.task_id(task)} has read it and did not reply."
+def _sent(task: str, done: objects.Sent) -> str:
+    match SendStatus(done["status"]):
         case SendStatus.OK:
-            return f"{ids.task_id(task)} replies: {sent.reply}"
+            reply = done.get("reply")
+            return f"{task} has read it and did not reply." if reply is None else f"{task} replies: {reply}"
         case SendStatus.ACCEPTED:
-            return f"Sent to {ids.task_id(task)}."
+            return f"Sent to {task}."
         case SendStatus.TIMEOUT:
-            return f"Sent to {ids.task_id(task)}; no reply yet."
+            return f"Sent to {task}; no reply yet."
 
 
-async def steer(chat: Chat, text: str) -> str:
-    target, message = _with_message(text)
-    task = await chat.task(target)
-    await chat.actions.steer(chat.caller, task, message, chat.key)
-    return f"Steered {ids.task_id(task)}."
+def _paused(_: str, done: objects.Changed) -> str:
+    return f"Paused: {', '.join(done['changed'])}." if done["changed"] else "Nothing to pause."
 
 
-def _with_message(text: str) -> tuple[str, str]:
-    target, message = first_word(text)
-    if not message:
-        raise CommandUsageError
-    return target, message
+def _resumed(_: str, done: objects.Changed) -> str:
+    return f"Resumed: {', '.join(done['changed'])}." if done["changed"] else "Nothing was paused."
 
 
 async def spawn(chat: Chat, text: str) -> str:
@@ -252,29 +260,8 @@ async def spawn(chat: Chat, text: str) -> str:
     return "\n".join([f"Spawned {said['taskId']}: {visible(said['label'], 200)}.", *said.get("warnings", ())])
 
 
-async def pause(chat: Chat, text: str) -> str:
-    changed = await chat.actions.pause(chat.caller, await chat.task(only_word(text)))
-    return f"Paused: {named(changed)}." if changed else "Nothing to pause."
-
-
-async def resume(chat: Chat, text: str) -> str:
-    changed = await chat.actions.resume(chat.caller, await chat.task(only_word(text)))
-    return f"Resumed: {named(changed)}." if changed else "Nothing was paused."
-
-
-async def retry(chat: Chat, text: str) -> str:
-    target, message = first_word(text)
-    task = await chat.actions.retry(chat.caller, await chat.task(target), message, chat.key)
-    return f"Retried {ids.task_id(task.id)}."
-
-
-async def continue_(chat: Chat, text: str) -> str:
-    target, message = first_word(text)
-    task = await chat.actions.continue_(chat.caller, await chat.task(target), message, chat.key)
-    return f"Continued {ids.task_id(task.id)}."
-
-
 async def decide(chat: Chat, text: str, decision: Decision) -> str:
+    """Not through the declared actions: they take the hash that a client has shown, and require a reason."""
     target, message = first_word(text)
     try:
         item = await chat.services.db.read(reads.inbox_item, chat.who, target)
@@ -283,14 +270,14 @@ async def decide(chat: Chat, text: str, decision: Decision) -> str:
             raise
     else:
         if (question := ids.parse_question_id(item["id"])) is not None:
-            await chat.actions.answer(chat.caller, question, decision, message, item["hash"])
+            await chat.task_actions.answer(chat.caller, question, decision, message, item["hash"])
             return f"{item['id']}: {'approved' if decision is Decision.APPROVE else 'rejected'}."
     task = await chat.task(target)
     if decision is Decision.APPROVE:
         seen = await _plan(chat, Verb.APPROVE, task)
-        return _decided(await chat.actions.approve(chat.caller, task, seen, message))
+        return _decided(await chat.task_actions.approve(chat.caller, task, seen, message))
     seen = await _plan(chat, Verb.REJECT, task)
-    return _decided(await chat.actions.reject(chat.caller, task, seen, message))
+    return _decided(await chat.task_actions.reject(chat.caller, task, seen, message))
 
 
 async def _plan(chat: Chat, verb: Verb, task: int) -> str:
@@ -309,52 +296,40 @@ def _decided(decided: PlanDecision) -> str:
     return f"{task} {said[decided.status]}."
 
 
-async def redeliver(chat: Chat, text: str) -> str:
-    task = await chat.actions.redeliver(chat.caller, await chat.task(only_word(text)))
-    return f"Delivering the result of {ids.task_id(task.id)} again."
-
-
-async def dismiss(chat: Chat, text: str) -> str:
-    task = await chat.actions.dismiss(chat.caller, await chat.task(only_word(text)))
-    return f"Discarded the result of {ids.task_id(task.id)}; it stays readable."
-
-
-async def archive(chat: Chat, text: str) -> str:
-    task = await chat.actions.remove(chat.caller, await chat.task(only_word(text)))
-    return f"Archived {ids.task_id(task.id)}."
-
-
 async def show_help(chat: Chat, text: str) -> str:
     del chat
     nothing(text)
     return "\n".join(dict.fromkeys(command.usage for command in ACTIONS.values()))
 
 
-def _command(usage: str, run: Callable[[Chat, str], Awaitable[str]]) -> Command:
-    return Command(f"/subagents {usage}", run)
-
+_KILL = _acting(actions.KILL, _killed, target="<target|all>")
+_SEND = _acting(actions.SEND, _sent)
+_STEER = _acting(actions.STEER, lambda task, _: f"Steered {task}.")
+_ARCHIVE = _acting(actions.REMOVE, lambda task, _: f"Archived {task}.", "archive")
 
 ACTIONS: Mapping[str, Command] = {
     "list": _command("[list]", show_list),
     "tree": _command("tree", show_tree),
-    "kill": _command("kill <target|all> [reason]", kill),
-    "stop": _command("kill <target|all> [reason]", kill),
+    "kill": _KILL,
+    "stop": _KILL,
     "log": _command("log <target> [n] [tools]", log),
     "info": _command("info <target>", info),
     "why": _command("why <target>", why),
-    "send": _command("send <target> <text>", send),
-    "steer": _command("steer <target> <text>", steer),
+    "send": _SEND,
+    "steer": _STEER,
     "spawn": _command("spawn <agent> <task> [--model m] [--thinking level]", spawn),
     "approve": _command("approve <target> [text]", partial(decide, decision=Decision.APPROVE)),
     "reject": _command("reject <target> [text]", partial(decide, decision=Decision.REJECT)),
-    "pause": _command("pause <target>", pause),
-    "resume": _command("resume <target>", resume),
-    "retry": _command("retry <target> [text]", retry),
-    "continue": _command("continue <target> [text]", continue_),
-    "redeliver": _command("redeliver <target>", redeliver),
-    "dismiss": _command("dismiss <target>", dismiss),
-    "archive": _command("archive <target>", archive),
-    "remove": _command("archive <target>", archive),
+    "pause": _acting(actions.PAUSE, _paused),
+    "resume": _acting(actions.RESUME, _resumed),
+    "retry": _acting(actions.RETRY, lambda task, _: f"Retried {task}."),
+    "continue": _acting(actions.CONTINUE, lambda task, _: f"Continued {task}."),
+    "redeliver": _acting(actions.REDELIVER, lambda task, _: f"Delivering the result of {task} again."),
+    "dismiss": _acting(
+        actions.DISMISS, lambda task, _: f"Discarded the result of {task}; it stays readable."
+    ),
+    "archive": _ARCHIVE,
+    "remove": _ARCHIVE,
     "help": _command("help", show_help),
 }
 
@@ -488,7 +463,7 @@ async def stop(chat: Chat, text: str) -> str:
     """Stop this turn and every subagent of the session; `all` means the same."""
     if text != "all":
         nothing(text)
-    report = await chat.actions.stop(chat.caller, chat.session_id)
+    report = await chat.task_actions.stop(chat.caller, chat.session_id)
     subagents = counted(len(report.stopped), "subagent")
     own = "Stopped this turn and" if report.own_run else "No turn was running here; stopped"
     return f"{own} {subagents}."
@@ -579,9 +554,9 @@ async def unfocus(chat: Chat, text: str) -> str:
 
 COMMANDS: Mapping[str, Command] = {
     "subagents": Command("/subagents [action] …", subagents),
-    "kill": Command("/kill <target|all> [reason]", kill),
-    "steer": Command("/steer <target> <text>", steer),
-    "tell": Command("/tell <target> <text>", send),
+    "kill": Command("/kill <target|all> [reason]", _KILL.run),
+    "steer": Command("/steer <target> <text>", _STEER.run),
+    "tell": Command("/tell <target> <text>", _SEND.run),
     "stop": Command("/stop [all]", stop),
     "new": Command("/new", begin_anew),
     "reset": Command("/reset", begin_anew),

@@ -30,12 +30,11 @@ from clutch.core.views import (
 
 if TYPE_CHECKING:
     # Declarations are for mypy here: a command that reads without a gateway does not load them.
-    from clutch.api import objects
+    from clutch.api import inbox_objects, objects
     from clutch.ports import OperatorNotice
     from clutch.transactions.control import KillReport
     from clutch.transactions.messages import Receipt, SteerResult
-    from clutch.transactions.read.inbox import InboxItem, UnreadReplies, UnsentMessage
-    from clutch.transactions.read.tasks import By
+    from clutch.transactions.read.inbox import InboxItem, ItemOrigin, UnreadReplies, UnsentMessage
     from clutch.transactions.read.transcripts import SessionLine
 
 Object: TypeAlias = dict[str, Any]  #: an object of `api/objects.py`, as a program gets it
@@ -199,7 +198,11 @@ def _listed(view: TaskView, found: Sequence[Segment] | None) -> objects.ListedTa
     """Return the task; with the segments of its bar, in seconds since its creation, if they were asked for."""
     if found is None:
         return cast("objects.ListedTask", task(view))
-    spans: list[objects.SegmentObject] = [
+    return {**task(view), "segments": segment_objects(found)}
+
+
+def segment_objects(found: Sequence[Segment]) -> list[objects.SegmentObject]:
+    return [
         {
             "activity": one.activity.value,
             "start": round(one.start, 3),
@@ -207,7 +210,6 @@ def _listed(view: TaskView, found: Sequence[Segment] | None) -> objects.ListedTa
         }
         for one in found
     ]
-    return {**task(view), "segments": spans}
 
 
 def tree(tasks: Sequence[TaskView], root_id: int) -> objects.Tree:
@@ -243,7 +245,7 @@ def result(found: ResultView) -> objects.ResultObject:
 
 
 def transcript(page: Transcript) -> objects.Messages:
-    return {"messages": [_line(line) for line in page.lines], "next": page.next}
+    return {"messages": [message(line) for line in page.lines], "next": page.next}
 
 
 def sessions(lines: Sequence[SessionLine]) -> objects.Sessions:
@@ -261,7 +263,7 @@ def _session(line: SessionLine) -> objects.Session:
     }
 
 
-def _line(line: TranscriptEntry) -> objects.Message:
+def message(line: TranscriptEntry) -> objects.Message:
     return {
         "seq": line.seq,
         "at": moment(line.at),
@@ -279,10 +281,6 @@ def problems(found: Sequence[OperatorNotice]) -> list[objects.HealthNotice]:
 
 
 # ---- what verbs answer -------------------------------------------------------------------------------
-
-
-def spending(by: By, rows: Sequence[tuple[str, Tally]]) -> objects.Spending:
-    return {"by": by.value, "usage": [{"name": name, **tally(used)} for name, used in rows]}
 
 
 def ids(numbers: Sequence[int]) -> list[str]:
@@ -317,12 +315,15 @@ def receipt(found: Receipt) -> objects.ReceiptObject:
 
 
 def inbox(
-    items: Sequence[InboxItem], replies: UnreadReplies, messages: Sequence[UnsentMessage]
-) -> objects.Inbox:
+    items: Sequence[InboxItem],
+    origins: Sequence[ItemOrigin],
+    replies: UnreadReplies,
+    messages: Sequence[UnsentMessage],
+) -> inbox_objects.Inbox:
     """Return the inbox. `replies`: messages of main agents that wait for a client. `unsent`: messages that no channel
     took, and those that may not have arrived."""
     return {
-        "items": [item(one) for one in items],
+        "items": [item(one, origin) for one, origin in zip(items, origins, strict=True)],
         "replies": replies.waiting,
         "repliesIn": list(replies.speakers),
         "unsent": [unsent(one) for one in messages],
@@ -345,17 +346,31 @@ def unsent(message: UnsentMessage) -> objects.Unsent:
     }
 
 
-def item(found: InboxItem) -> objects.Item:
+def item(found: InboxItem, origin: ItemOrigin) -> inbox_objects.Item:
     return {
         "id": found.id,
         "kind": found.kind,
         "status": question_status(QuestionKind(found.kind)).value,
         "taskId": None if found.task_id is None else ids_rules.task_id(found.task_id),
         "sessionKey": found.session_key,
+        "agentId": origin.agent_id,
         "label": found.label,
         "depth": found.depth,
+        "path": [
+            {
+                "sessionKey": step.session_key,
+                "taskId": None if step.task_id is None else ids_rules.task_id(step.task_id),
+                "label": step.label,
+            }
+            for step in origin.path
+        ],
         "text": found.text,
         "detail": found.detail,
+        "choices": list(found.detail.get("choices", ())),
+        "directory": origin.directory,
+        "isSandboxed": origin.is_sandboxed,
+        "budget": None if origin.budget is None else _budget(origin.budget),
+        "consequences": {decision.value: text for decision, text in origin.consequences.items()},
         "hash": found.hash,
         "askedAt": moment(found.asked_at),
     }

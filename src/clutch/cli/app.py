@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -143,7 +144,19 @@ SECTIONS = {
     "Act on a task": ("steer", "send", "pause", "resume", "kill", "retry", "continue"),
     "Decide": ("inbox", "answer", "approve", "reject"),
     "Results": ("dead", "redeliver", "dismiss", "archive", "delete", "export"),
-    "Upkeep": ("config", "serve", "stop", "drain", "doctor", "token", "backup", "restore", "gc", "import"),
+    "Upkeep": (
+        "config",
+        "serve",
+        "stop",
+        "drain",
+        "doctor",
+        "token",
+        "devices",
+        "backup",
+        "restore",
+        "gc",
+        "import",
+    ),
 }
 
 
@@ -422,14 +435,48 @@ def attach(target: Target, state: State = None, as_json: JsonLines = False) -> N
 @commands.command("open")
 def open_(
     prints: Annotated[bool, typer.Option("--print", help="Print the link; start no browser.")] = False,
+    phone: Annotated[bool, typer.Option("--phone", help="Print a QR code that signs a phone in.")] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(help="With --phone: the public address of the gateway.", show_default=False),
+    ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Open the page in a browser: tasks and inbox, live.
 
-    Starts a gateway if none runs. Without a screen it prints a one-time link.
+    Starts a gateway if none runs. Without a screen it prints a one-time link. With --phone it prints a QR code, valid
+    once and for ten minutes.
 
-    Example: clutch open"""
+    Example: clutch open --phone"""
+    if phone:
+        from clutch.cli import devices as paired
+
+        return paired.open_phone(state, url=url, as_json=as_json)
     from clutch.cli import serve
 
     serve.open_page(state, only_prints=prints, as_json=as_json)
+
+
+class DeviceAction(StrEnum):
+    LIST = "list"
+    REVOKE = "revoke"
+
+
+@commands.command()
+def devices(
+    action: Annotated[DeviceAction, typer.Argument(metavar="[list|revoke]")] = DeviceAction.LIST,
+    device: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Device to revoke.", show_default=False)
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the browsers and phones that are signed in, or sign one out.
+
+    Example: clutch devices revoke d_1f0c22aa"""
+    from clutch.cli import devices as paired
+
+    if action is DeviceAction.REVOKE:
+        return paired.revoke(state, device, as_json=as_json)
+    paired.listed(state, as_json=as_json)

@@ -27,9 +27,11 @@ from clutch.cli import output
 from clutch.cli.output import Exit, answering, home_of, print_object, print_text, say, unloaded
 from clutch.cli.source import source
 from clutch.config import explain, load
+from clutch.config.report import masked
 from clutch.core.agents import MAIN
+from clutch.core.health import is_late
 from clutch.core.redaction import redact
-from clutch.core.text.format import duration, size, typed, visible
+from clutch.core.text.format import duration, size, typed
 from clutch.errors import (
     ClutchError,
     ConfigInvalid,
@@ -52,7 +54,6 @@ DIRECTORY_MODE, FILE_MODE = 0o700, 0o600
 FREE_BYTES_MIN = 512 * 1024 * 1024  #: a full disk stops every write
 AHEAD_S = 5.0  #: clocks are adjusted in small steps
 REACH_S = 3.0  #: for a connection to a provider
-PERIODS_MAX = 3  #: missed periods of a loop
 #: Other files belong to tools and tasks and have modes of their own.
 PRIVATE_FILES = ("token*", GATEWAY_FILE, "clutch.db*", "clutch.json", "lock", "chat-history")
 
@@ -147,8 +148,8 @@ def of_clock(newest: float | None) -> Check:
 def of_pulses(home: Path, pulses: Mapping[str, Any]) -> Iterator[Check]:
     """Check when the gateway's sweeper, heartbeat and outbox senders last ran."""
     for name, beat in sorted(pulses.items()):
-        late = max(0.0, output.now() - (output.at(beat["at"]) or 0.0))
-        is_ok = late <= PERIODS_MAX * beat["everySeconds"]
+        at = output.at(beat["at"]) or 0.0
+        late, is_ok = max(0.0, output.now() - at), not is_late(at, beat["everySeconds"], output.now())
         told = f"last ran {duration(late)} ago; due every {duration(beat['everySeconds'])}"
         yield Check(name, is_ok, told, None if is_ok else begin_again(home))
 
@@ -250,7 +251,6 @@ def _was_open(path: Path) -> str:
     return f"; other users may have read it before: {how}"
 
 
-EXAMPLE_CHARS_MAX = 200
 HEALTH_S = 10.0  #: for the health request
 
 
@@ -420,14 +420,15 @@ def _ask_promises(
     unasked = 0
     for query in invariants.standing(is_served=is_served, is_sqlite=is_sqlite):
         try:
-            examples = look(invariants.broken, query)
+            found = invariants.checked(query, look(invariants.broken, query))
         except TooSlow:
-            unasked += 1
-            continue
-        report.asked.add(query.invariant)
-        if examples:
-            shown = [visible(one, EXAMPLE_CHARS_MAX) for one in examples]
-            report.broken.append({"invariant": query.invariant, "promise": query.promise, "examples": shown})
+            found = invariants.checked(query, None)
+        unasked += not found.is_checked
+        if found.is_checked:
+            report.asked.add(query.invariant)
+        if found.examples:
+            broken = {"invariant": query.invariant, "promise": query.promise}
+            report.broken.append({**broken, "examples": list(found.examples)})
     return unasked
 
 
@@ -450,9 +451,6 @@ LEFT_OUT = (
     "requesterKey",
     "rootKey",
 )
-#: Settings that are not secret by type, but may contain secrets: texts and addresses.
-MASKED = frozenset({"args", "baseUrl", "identity", "prompt", "url"})
-MASK = "***"
 
 
 def write(path: Path, home: Path, report: dict[str, Any]) -> None:
@@ -488,21 +486,9 @@ def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
 def _said(home: Path) -> dict[str, Any]:
     """Return the config by key, without secret values and comments."""
     try:
-        return {key: _masked(key, value) for key, value in explain.said(load.load(home)).items()}
+        return {key: masked(key, value) for key, value in explain.said(load.load(home)).items()}
     except ConfigInvalid as error:
         return {"problems": error.problems}
-
-
-def _masked(key: str, value: Any) -> Any:
-    if key.rpartition(".")[2].partition("[")[0] in MASKED and value:
-        return MASK
-    match value:
-        case dict():
-            return {name: _masked(name, inner) for name, inner in value.items()}
-        case list():
-            return [_masked("", inner) for inner in value]
-        case _:
-            return value
 
 
 def _json(value: Any) -> str:

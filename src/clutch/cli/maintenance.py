@@ -111,6 +111,7 @@ upkeep = typer.Typer()
 class ExportFormat(StrEnum):
     JSONL = "jsonl"
     MARKDOWN = "markdown"
+    HTML = "html"
 
 
 @upkeep.command()
@@ -297,7 +298,7 @@ def _words(found: dict[str, Any]) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# `clutch export`: a task, a session or a tree, as JSON Lines for programs or as Markdown for people.
+# `clutch export`: a task, a session or a tree, as JSON Lines for programs, as Markdown, or as a page to click through.
 #
 # `kind` says what a JSON line is: `task`, `message`, `result` or `session`. What looks like a secret is removed unless
 # `--with-secrets` is given, because an export leaves the state directory.
@@ -310,10 +311,13 @@ def export(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Task or session key.")],
     tree: Annotated[bool, typer.Option("--tree", help="Also its subagents.")] = False,
     form: Annotated[
-        ExportFormat, typer.Option("--format", help="JSON Lines, or Markdown to read.")
+        ExportFormat, typer.Option("--format", help="JSON Lines, Markdown, or a page with the whole tree.")
     ] = ExportFormat.JSONL,
     output: Annotated[
-        Path | None, typer.Option(help="New file to write. Default: stdout.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="New file to write. Default: stdout; html: clutch-TARGET.html.", show_default=False
+        ),
     ] = None,
     with_secrets: Annotated[
         bool, typer.Option("--with-secrets", help="Keep text that looks like a key, a token or a password.")
@@ -332,6 +336,8 @@ def export(
     with answering("export", as_json=as_json), source(state) as here:
         if as_json and is_markdown:
             raise InvalidInput("--json", "cannot be combined with --format markdown; choose one")
+        if form is ExportFormat.HTML:
+            return _page(here, target, output, with_secrets=with_secrets, as_json=as_json)
         parts = _parts(here, target, with_tree=tree)
         # A target that does not exist is reported before a file is created.
         first = next(parts)
@@ -375,6 +381,28 @@ def _parts(here: Source, target: str, *, with_tree: bool) -> Iterator[Object]:
     if with_tree:
         for one in _of_root(here, target):
             yield from _of_task(here, one)
+
+
+def _page(here: Source, target: str, output: Path | None, *, with_secrets: bool, as_json: bool) -> None:
+    """Write the dashboard with these tasks inside. A page always has the whole tree below the target."""
+    from clutch.cli import page_export
+
+    task = _task(here, target)
+    if task is None:
+        next(_parts(here, target, with_tree=False))  # raises for a session that does not exist
+    tops = [one for one in _of_root(here, target) if one["parentTaskId"] is None] if task is None else [task]
+    title = target if task is None else task["label"] or task["taskId"]
+    name = "session" if task is None else task["taskId"]
+    file = output or Path(f"clutch-{name}.html")
+    data = page_export.gathered(here, tops, title)
+    count = page_export.write(data, file, with_secrets=with_secrets)
+    body = {"kind": "page", "file": str(file), "bytes": count, "tasks": len(data["tasks"])}
+    report(
+        "export",
+        body,
+        f"Wrote {file} ({counted(len(data['tasks']), 'task')}, {size(count)}).",
+        as_json=as_json,
+    )
 
 
 def _task(here: Source, target: str) -> Object | None:

@@ -563,6 +563,11 @@ def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def is_screen() -> bool:
+    """Whether a whole screen can be drawn: Textual draws it on stderr."""
+    return is_terminal() and sys.stderr.isatty()
+
+
 def is_terminal() -> bool:
     """Whether keys can be read and the screen drawn."""
     return sys.stdin.isatty() and sys.stdout.isatty()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
@@ -17,7 +17,16 @@ import typer
 
 from clutch.cli import output
 from clutch.cli.options import All, AsJson, JsonLines, State, Target
-from clutch.cli.output import answering, command_for, gateway, is_terminal, print_object, print_text, say
+from clutch.cli.output import (
+    answering,
+    command_for,
+    gateway,
+    is_screen,
+    is_terminal,
+    print_object,
+    print_text,
+    say,
+)
 from clutch.cli.source import (
     MAIN_SESSION,
     Followed,
@@ -30,6 +39,7 @@ from clutch.cli.source import (
 )
 from clutch.core.model import Phase
 from clutch.core.text.format import counted, money, tokens, typed, visible
+from clutch.errors import MissingExtra, NoGateway, extra
 from clutch.surfaces.discovery import PROBLEM
 from clutch.surfaces.http_client import GatewayClient, session_path
 
@@ -42,8 +52,6 @@ NEWEST = ("last", *MAIN)  #: targets that exist as soon as there is anything
 NO_TASK: dict[str, Any] = {"task": None, "text": "", "timeline": [], "deliveries": [], "stuck": None}
 REPLIES_SHOWN_MAX = 3
 PROBLEM_CHARS_MAX = 2000
-TOP_EVERY_S = 1.0
-TOP_LEAVES = ("q", "escape", "c-c", "c-d")
 
 looks = typer.Typer()
 
@@ -175,38 +183,28 @@ def _list(state: Path | None, wanted: ListOptions, *, as_json: bool, command: st
 
 @looks.command()
 def top(state: State = None, as_json: AsJson = False) -> None:
-    """Show the list of tasks live; q leaves.
+    """Watch all tasks live, and act on them with keys.
 
-    With --json, or where the output is no terminal, it is shown once.
+    Shows the tree of tasks, the transcript of the selected one and the inbox; ? lists the keys. With --json, or where
+    the output is no terminal, it prints the list once, as without Textual (extra `top`).
 
     Example: clutch top"""
-    if as_json or not is_terminal():
+    if as_json or not is_screen():
         return _list(state, ListOptions(), as_json=as_json, command="top")
-    from clutch.cli.chat.terminal import Keyboard, whole_screen
-
-    with answering("top", as_json=False), source(state) as here:
-        keyboard, wanted = Keyboard(), ListOptions().to_query()
-        with keyboard.opened(), whole_screen():
-            _draw(state, here.tasks(**wanted))
-            while not any(key in TOP_LEAVES for key in keyboard.wait(TOP_EVERY_S)):
-                _draw(state, here.tasks(**wanted))
+    with answering("top", as_json=False):
+        try:
+            with extra("top", "the terminal dashboard"):
+                from clutch.cli.top import app
+            client = gateway(state, is_new_work=True)
+        except (MissingExtra, NoGateway) as error:
+            say(f"{error}. The plain list:")
+            return _list(state, ListOptions(), as_json=False, command="top")
+        app.run(state, client)
 
 
 def _table(state: Path | None, page: Mapping[str, Any]) -> str:
     command = partial(command_for, state)
     return output.table(page["tasks"], output.now(), command, page.get("stalledAfterSeconds"))
-
-
-def _draw(state: Path | None, page: Mapping[str, Any]) -> None:
-    columns, rows = shutil.get_terminal_size()
-    lines = [
-        f"{output.clock(output.moment_now())}  {output.summary(page['summary'])}  (q leaves)"[:columns],
-        "",
-    ]
-    if page["tasks"]:
-        lines += _table(state, page).split("\n")
-    sys.stdout.write("\x1b[H\x1b[J" + "\r\n".join(lines[: rows - 1]))
-    sys.stdout.flush()
 
 
 @looks.command()
@@ -277,7 +275,9 @@ def _show_unsent(said: Mapping[str, Any]) -> None:
 
     for one in said["unsent"]:
         where = f"{one['channel']}:{one['target']}"
-        print_text(unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], one["attempts"]))
+        print_text(
+            unsent_line(one["id"], where, one["text"], one["outcome"], one["error"], attempts=one["attempts"])
+        )
 
 
 def _point_to_replies(state: Path | None, page: Mapping[str, Any]) -> None:
@@ -440,33 +440,44 @@ class UsageGroupingOption(StrEnum):
     AGENT = "agent"
     MODEL = "model"
     DAY = "day"
+    TREE = "tree"
 
 
 @looks.command()
 def cost(
     by: Annotated[UsageGroupingOption, typer.Option(help="Group by.")] = UsageGroupingOption.ROOT,
+    hours: Annotated[
+        float | None, typer.Option(help="Only calls of the last hours.", show_default=False)
+    ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tokens and the cost of model calls.
 
-    Works without a gateway.
+    Days are counted in the time zone of this terminal. Works without a gateway.
 
     Example: clutch cost --by day"""
     with answering("cost", as_json=as_json), source(state) as here:
-        said = here.usage(by.value)
+        said = here.usage(by.value, hours, _utc_offset_minutes())
         total = added_up(said["usage"])
         if as_json:
             print_object("cost", {**said, "total": total})
             return
         if said["usage"]:
-            print(output.coloured(_line(by.value.upper(), HEADINGS), "1"))
+            print(output.coloured(usage_line(by.value.upper(), HEADINGS), "1"))
         for one in said["usage"]:
-            print(_line(visible(one["name"], NAME_CELLS), _figures(one)))
+            print(usage_line(visible(one["name"], NAME_CELLS), figures(one)))
         if said["usage"]:
-            print(_line("total", _figures(total)))
+            print(usage_line("total", figures(total)))
         else:
             say("No model calls yet.")
+        for one in said["unpriced"]:
+            used = f", {tokens(one['tokens'])} tokens" if one["tokens"] else ""
+            print(f"cost unknown: {visible(one['model'], NAME_CELLS)}, {counted(one['calls'], 'call')}{used}")
+
+
+def _utc_offset_minutes() -> int:
+    return round((datetime.now().astimezone().utcoffset() or timedelta()).total_seconds() / 60)
 
 
 def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -476,7 +487,7 @@ def added_up(usage: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**{name: sum(one[name] for one in usage) for name in COUNTED}, "usd": usd}
 
 
-def _figures(one: Mapping[str, Any]) -> tuple[str, ...]:
+def figures(one: Mapping[str, Any]) -> tuple[str, ...]:
     usd = "n/a" if one["usd"] is None else money(Decimal(one["usd"]))
     # The tokens of calls without an answer are unknown.
     is_known = one["input"] or not one["calls"]
@@ -484,5 +495,5 @@ def _figures(one: Mapping[str, Any]) -> tuple[str, ...]:
     return (str(one["calls"]), *counts, usd)
 
 
-def _line(name: str, figures: Sequence[str]) -> str:
-    return output.fitted(name, NAME_CELLS) + "".join(f"{figure:>8}" for figure in figures)
+def usage_line(name: str, figures: Sequence[str], name_cells: int = NAME_CELLS) -> str:
+    return output.fitted(name, name_cells) + "".join(f"{figure:>8}" for figure in figures)

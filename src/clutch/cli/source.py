@@ -59,9 +59,11 @@ class Source(Protocol):
 
     def replay(self, target: str, after: int = 0) -> Object: ...
 
+    def timeline(self, target: str) -> Object: ...
+
     def inbox(self) -> Object: ...
 
-    def usage(self, by: str) -> Object: ...
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object: ...
 
 
 class GatewaySource:
@@ -100,11 +102,15 @@ class GatewaySource:
     def replay(self, target: str, after: int = 0) -> Object:
         return self._get(task_path(target, "replay"), after=after)
 
+    def timeline(self, target: str) -> Object:
+        return self._get(task_path(target, "timeline"), subtree=True)
+
     def inbox(self) -> Object:
         return self._get("/v1/inbox")
 
-    def usage(self, by: str) -> Object:
-        return self._get("/v1/usage", by=by)
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
+        period = {} if hours is None else {"hours": hours}
+        return self._get("/v1/usage", by=by, utcOffsetMinutes=utc_offset_minutes, **period)
 
     def _get(self, path: str, **query: Any) -> Object:
         got: Object = self._client.get(path, **query)
@@ -158,11 +164,14 @@ class OfflineSource:
     def replay(self, target: str, after: int = 0) -> Object:
         return self._read(self._reads.replay, self._who, target, after)
 
+    def timeline(self, target: str) -> Object:
+        return self._read(self._reads.tree_timeline, self._who, target, True)
+
     def inbox(self) -> Object:
         return self._read(self._reads.inbox, self._who)
 
-    def usage(self, by: str) -> Object:
-        return self._read(self._reads.usage, by)
+    def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
+        return self._read(self._reads.usage, by, hours, utc_offset_minutes)
 
     def _read(self, fn: Callable[..., Any], *args: Any) -> Object:
         got: Object = self._look(fn, *args)

@@ -129,7 +129,7 @@ def _model(health: Mapping[str, Any], configured: str | None) -> Object:
 
 def _spent_today(here: Source) -> Object:
     today = datetime.now(UTC).date().isoformat()
-    used = next((one for one in here.usage("day")["usage"] if one["name"] == today), NOTHING_USED)
+    used = next((one for one in here.usage("day", 24.0, 0)["usage"] if one["name"] == today), NOTHING_USED)
     return {"day": today, **{name: used[name] for name in (*COUNTED, "usd")}}
 
 

@@ -44,9 +44,15 @@ class ConfigSource:
         return stamp_of(self.file) != self.stamp
 
     def load(self) -> Settings:
-        """Read the file. A state directory without one costs a look and no import. Raises ConfigInvalid."""
+        """Read the file, to apply it. Raises ConfigInvalid."""
         # The stamp is taken before the file is read: a change in between counts as one.
         self.stamp = stamp_of(self.file)
+        return self.read()
+
+    def read(self) -> Settings:
+        """Return what the file says now. A state directory without one costs a look and no import.
+
+        Raises ConfigInvalid."""
         given = self._given.policy
         if self._named is None and not os.path.lexists(self._home / CONFIG_FILE):
             return Settings() if given is None else Settings(policy=given)
@@ -59,6 +65,20 @@ class ConfigSource:
             home = self._home if self._named is None else Path("/")
             load.refuse_writable(config.path, home, self._workspaces(found))
         return found
+
+    @property
+    def given_names(self) -> tuple[str, ...]:
+        """The arguments of the program that win over the file."""
+        given = self._given
+        named = {
+            "policy": given.policy,
+            "model": given.model,
+            "workspace": given.workspace,
+            "agents": given.agents,
+            "headless": given.is_headless,
+            "concurrency": given.concurrency,
+        }
+        return tuple(name for name, value in named.items() if value)
 
     def _workspaces(self, settings: Settings) -> set[str]:
         policy = self.policy(settings)

@@ -119,8 +119,10 @@ def transcript_activity(kind: str) -> Activity:
     return Activity.TOOL if kind == "answer" else Activity.THINKING
 
 
-def segments(created_at: float, now: float, changes: Iterable[Change]) -> list[Segment]:
-    """Return the segments in order, without overlap, at most `SEGMENTS_MAX`; neighbours differ.
+def segments(
+    created_at: float, now: float, changes: Iterable[Change], most: int = SEGMENTS_MAX
+) -> list[Segment]:
+    """Return the segments in order, without overlap, at most `most`; neighbours differ.
 
     `changes` are in the order of time. A change before the creation is part of a copied conversation and is left out;
     so are moments without length."""
@@ -128,9 +130,9 @@ def segments(created_at: float, now: float, changes: Iterable[Change]) -> list[S
     spans: list[Segment] = []
     for change, following in pairwise([*known, Change(now, None)]):
         _append(spans, change.activity, change.at - created_at, following.at - created_at)
-    found = _coarse(spans) if len(spans) > SEGMENTS_MAX else spans
+    found = _coarse(spans, most) if len(spans) > most else spans
     if known and known[-1].activity is not None:
-        return _open(found, known[-1].activity, now - created_at)
+        return _open(found, known[-1].activity, now - created_at, most)
     return found
 
 
@@ -144,21 +146,21 @@ def _append(spans: list[Segment], activity: Activity | None, start: float, end: 
         spans.append(Segment(activity, start, end))
 
 
-def _open(found: list[Segment], activity: Activity, now: float) -> list[Segment]:
+def _open(found: list[Segment], activity: Activity, now: float, most: int) -> list[Segment]:
     """Leave the last segment open: it lasts."""
     if found and found[-1].activity is activity and found[-1].end == now:
         return [*found[:-1], found[-1]._replace(end=None)]
-    return [*found[: SEGMENTS_MAX - 1], Segment(activity, now, None)]
+    return [*found[: most - 1], Segment(activity, now, None)]
 
 
-def _coarse(spans: Sequence[Segment]) -> list[Segment]:
-    """Divide the time into `SEGMENTS_MAX` equal slots, each with the activity that took most of it."""
+def _coarse(spans: Sequence[Segment], most: int) -> list[Segment]:
+    """Divide the time into `most` equal slots, each with the activity that took most of it."""
     first, last = spans[0].start, spans[-1].end or 0.0
-    width = (last - first) / SEGMENTS_MAX
-    shares: list[dict[Activity, float]] = [{} for _ in range(SEGMENTS_MAX)]
+    width = (last - first) / most
+    shares: list[dict[Activity, float]] = [{} for _ in range(most)]
     for activity, start, end in spans:
-        place = min(int((start - first) / width), SEGMENTS_MAX - 1)
-        while place < SEGMENTS_MAX:
+        place = min(int((start - first) / width), most - 1)
+        while place < most:
             left, right = first + place * width, first + (place + 1) * width
             part = min(end or last, right) - max(start, left)
             if part > 0:
@@ -168,7 +170,7 @@ def _coarse(spans: Sequence[Segment]) -> list[Segment]:
             place += 1
     made: list[Segment] = []
     for place, share in enumerate(shares):
-        end = last if place == SEGMENTS_MAX - 1 else first + (place + 1) * width
+        end = last if place == most - 1 else first + (place + 1) * width
         longest = max(share, key=lambda one: share[one]) if share else None
         _append(made, longest, first + place * width, end)
     return made

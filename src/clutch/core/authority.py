@@ -449,20 +449,6 @@ def under_plan(rights: Rights) -> Rights:
     return replace(rights, read_only=True)
 
 
-def is_within(child: Rights, parent: Rights) -> bool:
-    """By construction, without trying any tool name: the child's every part is at most the parent's."""
-    return (
-        child.depth > parent.depth
-        and child.depth_max <= parent.depth_max
-        and child.tools.allow >= parent.tools.allow
-        and child.tools.deny >= parent.tools.deny
-        and child.models >= parent.models
-        and child.sandbox >= parent.sandbox
-        and child.network <= parent.network
-        and child.read_only >= parent.read_only
-    )
-
-
 def _lists(patterns: frozenset[str] | None) -> frozenset[frozenset[str]]:
     return frozenset() if patterns is None else frozenset({patterns})
 
@@ -534,40 +520,3 @@ def _strings(value: object) -> frozenset[str]:
 
 
 _FIELDS = frozenset(to_json(Rights(Role.MAIN, 0, 0)))
-
-
-__all__ = [
-    "EVERY_SCOPE",
-    "NEVER_FOR_CHILDREN",
-    "SESSION_TOOLS",
-    "AgentCaller",
-    "AgentGrant",
-    "Allowed",
-    "Caller",
-    "Denied",
-    "NoSandbox",
-    "OperatorCaller",
-    "Peers",
-    "Request",
-    "Rights",
-    "Role",
-    "Rule",
-    "Scope",
-    "Target",
-    "ToolFilter",
-    "ToolPolicy",
-    "Verb",
-    "Visibility",
-    "can",
-    "canonical",
-    "child_rights",
-    "from_json",
-    "from_text",
-    "is_within",
-    "matches",
-    "role",
-    "root_rights",
-    "to_json",
-    "to_text",
-    "under_plan",
-]

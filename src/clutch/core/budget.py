@@ -101,6 +101,20 @@ class Settlement:
     warnings: tuple[Budget, ...]  #: those that reached 80 % with this call
 
 
+def raised(purse: Budget, tokens: int | None = None, usd: Decimal | None = None) -> Budget:
+    """Return the budget after a user raised it, from where it is now: the last call may have gone far beyond the old
+    limit. Without a figure: as much again."""
+    if tokens is None and usd is None:
+        tokens, usd = purse.tokens_max, purse.usd_max
+    return replace(
+        purse,
+        tokens_max=None
+        if purse.tokens_max is None
+        else max(purse.tokens_max, purse.tokens_spent) + (tokens or 0),
+        usd_max=None if purse.usd_max is None else max(purse.usd_max, purse.usd_spent) + (usd or 0),
+    )
+
+
 def reserve(purses: Sequence[Budget], estimate: Amount) -> Reservation | BudgetExhausted:
     for purse in purses:
         refusal = _refusal(purse, estimate)
@@ -115,7 +129,7 @@ def is_last(held: Reservation) -> bool:
     return any(
         limit is not None and spent * 100 >= limit * WARN_PERCENT and spent + estimates[measure] >= limit
         for purse in held.purses
-        for measure, limit, spent, _ in _columns(purse)
+        for measure, limit, spent, _ in measures(purse)
     )
 
 
@@ -131,7 +145,7 @@ def used_percent(purse: Budget) -> int:
     """Of what is spent, by the measure that is further gone; 0 without a limit."""
     percents = [
         100 if limit <= 0 else int(spent * 100 / limit)
-        for _, limit, spent, _ in _columns(purse)
+        for _, limit, spent, _ in measures(purse)
         if limit is not None
     ]
     return max(percents, default=0)
@@ -159,14 +173,15 @@ def child_limits(
     )
 
 
-def _columns(purse: Budget) -> Iterable[tuple[Measure, Decimal | None, Decimal, Decimal]]:
+def measures(purse: Budget) -> Iterable[tuple[Measure, Decimal | None, Decimal, Decimal]]:
+    """Yield for tokens and dollars: the limit, what is spent, what is reserved."""
     limit = None if purse.tokens_max is None else Decimal(purse.tokens_max)
     yield Measure.TOKENS, limit, Decimal(purse.tokens_spent), Decimal(purse.tokens_reserved)
     yield Measure.USD, purse.usd_max, purse.usd_spent, purse.usd_reserved
 
 
 def _refusal(purse: Budget, estimate: Amount) -> BudgetExhausted | None:
-    for measure, limit, spent, reserved in _columns(purse):
+    for measure, limit, spent, reserved in measures(purse):
         if limit is None:
             continue
         is_unpriced = measure is Measure.USD and estimate.usd is None

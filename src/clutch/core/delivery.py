@@ -432,7 +432,8 @@ def _changed(rules: Announcing, stored: str) -> Announcing:
 #: The channel of clients of a gateway: replies wait in the outbox until they are asked for.
 LOCAL_CHANNEL = "api"
 #: They have no receiver outside of Clutch, so a hook cannot send a reply to them.
-INTERNAL_CHANNELS = frozenset({LOCAL_CHANNEL, "internal", "hook"})
+PUSH_CHANNEL = "push"  #: notifications of devices that asked for them
+INTERNAL_CHANNELS = frozenset({LOCAL_CHANNEL, "internal", "hook", PUSH_CHANNEL})
 CHANNEL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 CHAT = "chat"  #: the thread of a chat in which its person types
 
@@ -537,7 +538,7 @@ def may_have_arrived(error: Exception) -> bool:
     return isinstance(error, (SendUnsure, *_CUT)) or not isinstance(error, ConnectionError)
 
 
-def unsent_line(message_id: str, where: str, text: str, outcome: str, error: str, attempts: int) -> str:
+def unsent_line(message_id: str, where: str, text: str, outcome: str, error: str, *, attempts: int) -> str:
     """A message that is not sent again by itself, why, and what can be done. `where`: its channel and target."""
     why = visible(error, ERROR_CHARS_SHOWN)
     became = {

@@ -131,7 +131,6 @@ def reason_text(reason: str, detail: str) -> str:
 
 SessionId = NewType("SessionId", int)
 TaskId = NewType("TaskId", int)
-RunId = NewType("RunId", int)
 WorkerId = NewType("WorkerId", int)
 LetterId = NewType("LetterId", int)
 
@@ -467,10 +466,6 @@ class Hook(StrEnum):
         "attention_required"  #: a question, an approval, an exhausted budget or a plan waits for a user
     )
     DELIVERY_TARGET = "subagent_delivery_target"  #: asked where a requester's reply to a result goes
-
-
-#: Asked while a call waits for the answer; the others are notified through the outbox.
-ASKED = frozenset({Hook.SPAWNING, Hook.DELIVERY_TARGET})
 
 
 class RemovalReason(StrEnum):

@@ -357,6 +357,12 @@ class Serving:
     requests_burst: int = 1000  #: Requests of one token at once.
     code_s: float = 30.0  #: Validity of a one-time link for a browser.
     browser_s: float = 12 * 3600.0  #: Time a browser stays signed in.
+    phone_code_s: float = 600.0  #: Validity of a one-time link for a phone.
+    phone_s: float = 30 * 86400.0  #: Time a phone stays signed in.
+    #: Push services besides those with a public name and TLS, each host:port. For a push service of your own.
+    push_hosts: frozenset[str] = frozenset()
+    #: Address of the operator for push services: mailto: or https:.
+    push_contact: str = "mailto:clutch@example.org"
 
     def __post_init__(self) -> None:
         check(self)

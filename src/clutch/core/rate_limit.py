@@ -186,7 +186,9 @@ def succeeded(pace: Pace, bounds: Bounds, passage: Passage, now: float, tokens: 
     return replace(pace, same=0, last_failure=None, breaker=None, strikes=pace.strikes if is_old else 0)
 
 
-def failed(pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: float, chance: float) -> Pace:
+def failed(
+    pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: float, *, chance: float
+) -> Pace:
     """`chance` from 0 to 1 makes the waits of many processes differ."""
     is_new_wave = passage.begun_at >= pace.closed_at
     pace = left(pace, passage)
@@ -196,13 +198,13 @@ def failed(pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: 
         case Effect.NONE:
             return pace
         case Effect.REFUSED:
-            pace = _closed(pace, bounds, failure, now, chance, is_new_wave)
+            pace = _closed(pace, bounds, failure, now, chance, is_new_wave=is_new_wave)
             return _voided(pace, now) if is_new_wave else pace
         case Effect.OVERLOADED:
-            pace = _closed(pace, bounds, failure, now, chance, is_new_wave)
-            return _counted(pace, bounds, passage, failure, now, chance)
+            pace = _closed(pace, bounds, failure, now, chance, is_new_wave=is_new_wave)
+            return _counted(pace, bounds, passage, failure, now, chance=chance)
         case Effect.BROKEN:
-            return _counted(pace, bounds, passage, failure, now, chance)
+            return _counted(pace, bounds, passage, failure, now, chance=chance)
         case _:
             assert_never(failure.effect)
 
@@ -215,8 +217,40 @@ def left(pace: Pace, passage: Passage) -> Pace:
     return replace(pace, in_flight=pace.in_flight - 1, breaker=breaker)
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderLimit:
+    """Where the calls to one provider key stand at a moment, for users. None = no limit of ours."""
+
+    in_use: int
+    concurrency_max: int | None
+    waiting: int
+    tokens_per_minute: int | None
+    tokens_booked: int | None
+    gap_s: float
+    closed: ProviderHold | None
+    breaker: Breaker | None
+
+
+def standing(pace: Pace, bounds: Bounds, now: float, waiting: int = 0) -> ProviderLimit:
+    """`waiting`: calls with a place in the line."""
+    minute, booked = bounds.tokens_per_minute, None
+    if minute is not None:
+        booked = round(min(max(0.0, pace.tokens_free_at - now), MINUTE_S) * minute / MINUTE_S)
+    is_closed = pace.closed_by is not None and now < pace.closed_until
+    return ProviderLimit(
+        in_use=pace.in_flight,
+        concurrency_max=bounds.concurrency_max,
+        waiting=waiting,
+        tokens_per_minute=minute,
+        tokens_booked=booked,
+        gap_s=_gap_s(pace, now),
+        closed=ProviderHold(pace.closed_until, pace.closed_by) if is_closed and pace.closed_by else None,
+        breaker=pace.breaker,
+    )
+
+
 def _closed(
-    pace: Pace, bounds: Bounds, failure: Failure, now: float, chance: float, is_new_wave: bool
+    pace: Pace, bounds: Bounds, failure: Failure, now: float, chance: float, *, is_new_wave: bool
 ) -> Pace:
     if failure.reset_at is not None:
         until = max(failure.reset_at, pace.closed_until)
@@ -236,7 +270,7 @@ def _voided(pace: Pace, now: float) -> Pace:
 
 
 def _counted(
-    pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: float, chance: float
+    pace: Pace, bounds: Bounds, passage: Passage, failure: Failure, now: float, *, chance: float
 ) -> Pace:
     """The same failure again and again opens the breaker; so does a probe that fails in any way."""
     breaker = pace.breaker

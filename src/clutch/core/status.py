@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple
 
-from clutch.core.model import NEEDS_USER, Delivery, DeliveryStatus, Outcome, Phase, Reason, TaskStatus
+from clutch.core.model import (
+    NEEDS_USER,
+    Delivery,
+    DeliveryStatus,
+    Outcome,
+    Phase,
+    Reason,
+    RunState,
+    TaskStatus,
+)
 from clutch.core.questions import QuestionKind, question_status
 from clutch.core.text.format import (
     ERROR_MAX,
@@ -299,3 +308,25 @@ def elapsed_s(view: TaskView) -> float | None:
         return None
     end = view.ended_at if view.outcome is not None and view.ended_at is not None else view.at
     return max(0.0, end - view.started_at)
+
+
+def session_status(
+    run: RunState | None, *, is_owned: bool, has_failed: bool, letters: int, children: int
+) -> TaskStatus | None:
+    """Return the state of a main session, which has no task. None: idle.
+
+    `run`: its open run. `is_owned`: a worker has it. `has_failed`: its last model call did. `letters`: that it has not
+    read. `children`: that still work."""
+    match run:
+        case RunState.RUNNING if is_owned:
+            return TaskStatus.RUNNING
+        case RunState.ASKING:
+            return TaskStatus.NEEDS_ANSWER
+        case RunState.PARKED:
+            return TaskStatus.FAILING if has_failed else TaskStatus.WAITING
+        case RunState.RUNNING | RunState.ANSWERED:
+            return TaskStatus.QUEUED
+        case _ if letters:
+            return TaskStatus.QUEUED
+        case _:
+            return TaskStatus.WAITING if children else None

@@ -160,13 +160,28 @@ class DeliveryView:
     cause: Reason = Reason.NONE
     attempts: int = 0  #: made so far, the one that succeeded included
     next_at: float | None = None
-    at: float | None = None  #: when it was delivered
+    at: float | None = None  #: when it was delivered, or given up
     detail: str = ""  #: of an unsure delivery: the channel, and what happened
 
     @property
     def reason(self) -> str | None:
         """Return what a person reads of `cause` and `detail`."""
         return self.detail or self.cause.value or None
+
+
+_PATHS: Mapping[str, Path] = {path.value: path for path in Path}
+
+
+def delivery_view(
+    state: Delivery, reason: Reason, detail: str, attempts: int, at: float | None
+) -> DeliveryView:
+    """Return the delivery of a task. Of a delivered result the stored reason is the path it took."""
+    if state is Delivery.DELIVERED:
+        path = _PATHS.get(reason)
+        return DeliveryView(state, path, Reason.NONE if path else reason, attempts + 1, at=at)
+    given_up_at = at if state is Delivery.UNDELIVERED else None
+    kept = detail if state is Delivery.UNSURE else ""
+    return DeliveryView(state, None, reason, attempts, at=given_up_at, detail=kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from clutch.core.text.format import counted, duration, money, tokens, visible
 from clutch.core.views import Tally, TaskView
 from clutch.demo.job import REPORT, SESSION, Account, DemoJob, account_of
 from clutch.offline_reader import Look
-from clutch.transactions.read import tasks, timeline, transcripts
-from clutch.transactions.read.tasks import By
+from clutch.transactions.read import costs, tasks, timeline, transcripts
+from clutch.transactions.read.costs import By
 from clutch.transactions.read.timeline import Figures
 from clutch.transactions.read.transcripts import TimelineRow
 from clutch.wiring import findings_of
@@ -58,7 +58,7 @@ class Picture:
 
 def picture_of(look: Look) -> Picture:
     root = look(transcripts.session_id, SESSION) or NO_SESSION
-    used = look(tasks.spending, By.ROOT)
+    used = look(costs.spending, By.ROOT)
     return Picture(
         sorted(look(tasks.below, root), key=lambda task: task.task_id),
         look(transcripts.timeline, root),

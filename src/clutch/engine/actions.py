@@ -24,7 +24,6 @@ from clutch.core.session_tools import is_silent
 from clutch.engine.services import Services, surely
 from clutch.engine.task_files import drop
 from clutch.errors import InvalidInput, StoreError
-from clutch.logs import logger
 from clutch.store.transaction import P, T, Tx, TxFunction
 from clutch.transactions import control, delivery, mcp_tools, messages, questions, retention
 from clutch.transactions.authority import guarded
@@ -34,8 +33,6 @@ from clutch.transactions.read.inbox import sender
 
 #: A transaction (now, policy, target, actor).
 SimpleAction: TypeAlias = Callable[[float, Policy, int, str], Tx[T]]
-
-log = logger(__name__)
 
 REASON_CHARS_MAX = 500
 STILL_RUNS = "a tool or model call of this task has not ended yet"
@@ -73,8 +70,8 @@ class TaskActions:
         """Kill the task and all tasks below it. Returns when their turns have ended, or reports which still run."""
         check_text("reason", reason, REASON_CHARS_MAX)
         try:
-            known = (self._policy, task_id, reason, caller.actor, self._services.ids.nonce())
-            report = await self._act(caller, Verb.KILL, task_id, control.kill, *known)
+            known, nonce = (self._policy, task_id, reason, caller.actor), self._services.ids.nonce()
+            report = await self._act(caller, Verb.KILL, task_id, control.kill, *known, nonce=nonce)
         except StoreError as error:
             return KillReport(not_stopped=((task_id, str(error)),))
         return await self._at_rest(report)
@@ -144,8 +141,8 @@ class TaskActions:
     async def steer(self, caller: Caller, task_id: int, text: str, key: str | None = None) -> SteerResult:
         """Replace the work that runs now by a new instruction."""
         check_text("text", text, self._policy.control.steer_chars_max)
-        known = (self._policy, task_id, self._key("steer", task_id, key), text, caller.actor)
-        return await self._act(caller, Verb.STEER, task_id, messages.steer, *known)
+        known = (self._policy, task_id, self._key("steer", task_id, key), text)
+        return await self._act(caller, Verb.STEER, task_id, messages.steer, *known, actor=caller.actor)
 
     async def send(
         self,
@@ -159,12 +156,14 @@ class TaskActions:
         allows, which is also the maximum: models ask for more than they need."""
         check_text("text", text, self._policy.limits.task_bytes_max)
         idem = self._key("send", session_id, key)
+        known = (self._policy, session_id, idem, text)
         if isinstance(caller, AgentCaller):  # to an agent of another tree it begins an exchange
-            sent = (self._policy, session_id, idem, text, caller.session_id, caller.actor)
-            await self._act(caller, Verb.SEND, session_id, messages.send_to_session, *sent)
+            exchange, asker = messages.send_to_session, caller.session_id
+            await self._act(
+                caller, Verb.SEND, session_id, exchange, *known, sender_id=asker, actor=caller.actor
+            )
         else:
-            known = (self._policy, session_id, idem, text, caller.actor)
-            await self._act(caller, Verb.SEND, session_id, messages.send, *known)
+            await self._act(caller, Verb.SEND, session_id, messages.send, *known, actor=caller.actor)
         wait_max_s = self._policy.control.send_wait_s
         wait_s = wait_max_s if wait_s is None else min(wait_s, wait_max_s)
         if wait_s <= 0:
@@ -207,8 +206,8 @@ class TaskActions:
     async def _again(self, caller: Caller, verb: Verb, task_id: int, text: str, key: str | None) -> Task:
         if text:
             check_text("text", text, self._policy.limits.task_bytes_max)
-        known = (self._policy, task_id, verb.value, self._key(verb.value, task_id, key), text, caller.actor)
-        return await self._act(caller, verb, task_id, control.again, *known)
+        known = (self._policy, task_id, verb.value, self._key(verb.value, task_id, key))
+        return await self._act(caller, verb, task_id, control.again, *known, text=text, actor=caller.actor)
 
     async def remove(self, caller: Caller, task_id: int) -> Task:
         """Archive a finished, delivered task: it leaves the quota of its parent, and its files are removed."""
@@ -220,8 +219,10 @@ class TaskActions:
         self, caller: Caller, session_id: int, *, force: bool = False, keep_transcript: bool = False
     ) -> None:
         """Delete the session with its transcript. `force`: also before its result is delivered; the result is kept."""
-        known = (self._policy, session_id, force, keep_transcript, caller.actor)
-        await self._act(caller, Verb.DELETE, session_id, retention.delete, *known)
+        await self._act(
+            caller, Verb.DELETE, session_id, retention.delete, self._policy, session_id,
+            force=force, keep_transcript=keep_transcript, actor=caller.actor,
+        )  # fmt: skip
         await drop(self._services, [session_id])
 
     # ---- deciding ------------------------------------------------------------------------------------
@@ -241,8 +242,10 @@ class TaskActions:
     ) -> PlanDecision:
         if text:
             check_text("text", text, self._policy.control.steer_chars_max)
-        known = (self._policy, task_id, verdict, plan_hash, text, caller.actor)
-        task = await self._act(caller, _verb(verdict), task_id, messages.decide, *known)
+        known, actor = (self._policy, task_id, verdict, plan_hash), caller.actor
+        task = await self._act(
+            caller, _verb(verdict), task_id, messages.decide, *known, text=text, actor=actor
+        )
         return _decided(task, verdict)
 
     async def decide_by_words(self, caller: AgentCaller, task_id: int, message: str) -> PlanDecision | None:
@@ -250,8 +253,8 @@ class TaskActions:
         spoken = messages.spoken_verdict(message, self._policy)
         if spoken is None:
             return None
-        known = (self._policy, task_id, caller.session_id, message, caller.actor)
-        task = await self._act(caller, _verb(spoken[0]), task_id, messages.decide_as_read, *known)
+        known, verb = (self._policy, task_id, caller.session_id, message), _verb(spoken[0])
+        task = await self._act(caller, verb, task_id, messages.decide_as_read, *known, actor=caller.actor)
         return None if task is None else _decided(task, spoken[0])
 
     async def answer(
@@ -263,10 +266,12 @@ class TaskActions:
             check_text("text", text, self._policy.control.steer_chars_max)
         session_id = await self._services.db.read(questions.asker, question_id)
         if session_id == NO_SESSION:
-            said = (question_id, decision, text, seen_hash, caller.actor)
-            return await self._act(caller, Verb.ANSWER, NO_SESSION, mcp_tools.answer_pin, *said)
-        known = (self._policy, question_id, decision, text, seen_hash, caller.actor)
-        return await self._act(caller, Verb.ANSWER, session_id, messages.answer, *known)
+            said, pin = (question_id, decision, text, seen_hash), mcp_tools.answer_pin
+            return await self._act(caller, Verb.ANSWER, NO_SESSION, pin, *said, actor=caller.actor)
+        known, seen = (self._policy, question_id, decision, text), seen_hash
+        return await self._act(
+            caller, Verb.ANSWER, session_id, messages.answer, *known, seen_hash=seen, actor=caller.actor
+        )
 
     # ---- dead letters --------------------------------------------------------------------------------
 

@@ -17,9 +17,11 @@ from typing import Any, Protocol, TypeVar
 from clutch.contain import contained
 from clutch.core import compaction, ids, spawn
 from clutch.core.agents import OnInvalidModel
+from clutch.core.health import ConfigReport
 from clutch.core.messages import Usage
 from clutch.core.model import Definition, Hook, ToolOffer
 from clutch.core.policy import Policy
+from clutch.core.push import PushKey, Subscription
 from clutch.core.spawn import SpawnRequest
 from clutch.engine import output_schema
 from clutch.engine.external_run import ExternalRun
@@ -31,6 +33,7 @@ from clutch.ports import (
     Channel,
     Hooks,
     Lives,
+    Mentions,
     ModelRequest,
     Models,
     OperatorNotice,
@@ -42,7 +45,7 @@ from clutch.ports import (
     Workspaces,
 )
 from clutch.store.transaction import Database
-from clutch.transactions import mcp_tools, workers
+from clutch.transactions import mcp_tools, push, workers
 
 # --------------------------------------------------------------------------------------------------
 # New numbers and new secrets. Numbers come from a block the database gave to this process alone.
@@ -119,8 +122,10 @@ class Services:
     channels: Mapping[str, Channel] = field(default_factory=lambda: MappingProxyType({}))
     workspaces: Workspaces | None = None  #: without it no child gets a workspace of its own
     files: TaskFiles | None = None  #: without it no child is given files, and none hands any over
+    mentions: Mentions | None = None  #: without it `@path` in a message is plain text
     results: ResultFiles | None = None  #: without it the middle of a large tool result is lost
     lives: Lives | None = None
+    new_push_key: Callable[[], PushKey] | None = None  #: without it no device is notified
     refresh: Callable[[], Awaitable[None]] | None = (
         None  #: before each turn: tools of others may have changed
     )
@@ -139,6 +144,8 @@ class Services:
     problems: Callable[[], Sequence[OperatorNotice]] = (
         tuple  #: what the operator should know of this process now
     )
+    #: what of the config file is in force; None: this process does not know a config
+    config_report: Callable[[], ConfigReport | None] = lambda: None
     external_runs: dict[int, ExternalRun] = field(
         default_factory=dict
     )  #: foreign code at work here, by session
@@ -276,6 +283,22 @@ async def surely(tick_s: float, ask: Callable[[], Awaitable[T]]) -> T:
 
 # --------------------------------------------------------------------------------------------------
 # The approvals of MCP tools, in the store.
+
+
+class StoredSubscriptions:
+    """Implements the port `Subscriptions`."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def key(self) -> PushKey | None:
+        return await self._db.read(push.key)
+
+    async def find(self, device: str) -> Subscription | None:
+        return await self._db.read(push.find, device)
+
+    async def forget(self, device: str) -> None:
+        await self._db.alone(push.forget, [device])
 
 
 class StoredPins:

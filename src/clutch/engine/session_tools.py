@@ -140,8 +140,8 @@ class _Tools:
 
     async def _sessions(self, asked: ListSessions) -> Body:
         found = await self._db.read(
-            transcripts.sessions, self._caller, self._policy.history, asked.kinds, asked.limit, asked.active_s,
-            asked.message_limit,
+            transcripts.sessions, self._caller, self._policy.history, kinds=asked.kinds, limit=asked.limit,
+            active_s=asked.active_s, message_limit=asked.message_limit,
         )  # fmt: skip
         return {"sessions": [_line(one) for one in found]}
 
@@ -151,8 +151,10 @@ class _Tools:
         if asked.of_result:
             shown = await self._read(session_id, transcripts.result, session_id, rules, asked.offset)
         else:
-            how = (asked.limit, asked.before, asked.with_tools, asked.offset)
-            shown = await self._read(session_id, transcripts.history, session_id, rules, *how)
+            shown = await self._read(
+                session_id, transcripts.history, session_id, rules, limit=asked.limit, before=asked.before,
+                with_tools=asked.with_tools, offset=asked.offset,
+            )  # fmt: skip
         return {
             "sessionKey": found.session_key,
             "messages": [_entry(said) for said in shown.entries],

@@ -177,7 +177,7 @@ async def spawn_all(
 ) -> list[Spawned]:
     """All spawns of one answer in one transaction, then the side work of each that has some."""
     answers = await services.db.tx(
-        (root_id, session_id), spawn, services.policy, session_id, root_id, fence, orders
+        (root_id, session_id), spawn, services.policy, session_id, root_id, orders, fence=fence
     )
     if not any(map(_is_unfinished, answers)):
         return list(answers)

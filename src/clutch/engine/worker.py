@@ -429,8 +429,9 @@ class Worker:
         if self.services.lives is not None:
             await patiently(self.services, partial(self.services.lives.hold, self.id))
         self.lease_until = self.clock.now() + lease_s
-        about = (platform.node(), os.getpid(), __version__, self.services.policy.work.lanes)
-        await persist(self.services, workers.register, self.id, lease_s, *about)
+        host, pid, lanes = platform.node(), os.getpid(), self.services.policy.work.lanes
+        who = (self.id, lease_s, host, pid)
+        await persist(self.services, workers.register, *who, version=__version__, lanes=lanes)
         if not self.has_leases:
             await persist(self.services, workers.bury_all_but, self.id)
         await patiently(self.services, partial(sweep, self.services))

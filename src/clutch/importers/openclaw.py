@@ -34,7 +34,8 @@ from clutch.importers import records
 from clutch.importers.records import FileProblems, ImportProblem, OpenClawSession, OpenClawTranscript, Run
 from clutch.store.transaction import Database
 from clutch.transactions import import_tasks, workers
-from clutch.transactions.import_tasks import ImportedTask, Main
+from clutch.transactions.import_tasks import ImportedTask
+from clutch.transactions.sessions import NewMain
 
 #: Where the versions of OpenClaw kept the runs; a directory that was upgraded may have several.
 REGISTRIES = (
@@ -350,12 +351,12 @@ def _label(text: str, chars_max: int) -> str:
     return " ".join(_NOT_SHOWN.sub(" ", text).split())[:chars_max].strip()
 
 
-def _mains(policy: Policy, ids: Ids, source: OpenClawFiles) -> dict[str, Main]:
+def _mains(policy: Policy, ids: Ids, source: OpenClawFiles) -> dict[str, NewMain]:
     """Make the main sessions as the gateway opens them for a first message."""
-    mains: dict[str, Main] = {}
+    mains: dict[str, NewMain] = {}
     for key in sorted({child.main for child in source.children.values()}):
         agent_id = ids_rules.agent_of(key)
         rights = authority.to_text(root_rights(policy.grant(agent_id)))
         place = policy.workspace_of(agent_id) or "."
-        mains[key] = Main(key, agent_id, ids.next(), rights, f"{LOCAL_CHANNEL}:{key}", place)
+        mains[key] = NewMain(ids.next(), key, agent_id, rights, f"{LOCAL_CHANNEL}:{key}", place)
     return mains

@@ -69,6 +69,14 @@ class Throttled:
     def waits(self) -> Mapping[str, Waits]:
         return {name: line.waits for name, line in self._lines.items()}
 
+    def limits(self) -> Mapping[str, rate_limit.ProviderLimit]:
+        """Return where each provider stands: those that were asked, and those with a limit in the settings."""
+        idle = {
+            name: rate_limit.standing(Pace(), bounds, self._clock.now())
+            for name, bounds in self._bounds.items()
+        }
+        return idle | {name: line.standing() for name, line in self._lines.items()}
+
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         if not self._known(request.model):
             return await self._models.ask(request, on_delta)
@@ -145,6 +153,11 @@ class _Line:
         self._queue: list[_Waiter] = []  # for one of the places in flight
         self._granted = 0  # released to begin and not yet begun
 
+    def standing(self) -> rate_limit.ProviderLimit:
+        now = self._clock.now()
+        waiting = sum(1 for place in self._places.values() if place.kept_until > now)
+        return rate_limit.standing(self.pace, self.bounds, now, waiting)
+
     async def enter(self, key: str, tokens: int) -> tuple[Passage, _Place]:
         """Wait until the call may start, at most `patience_s` in sum; else raise ModelError with the time of the retry.
 
@@ -185,7 +198,7 @@ class _Line:
         """Set the error's time of retry. A refused call keeps its number: it came before those that wait."""
         now = self._clock.now()
         failure = Failure(EFFECTS[error.trouble], error.trouble, _signature(error), error.retry_at)
-        self.pace = rate_limit.failed(self.pace, self.bounds, passage, failure, now, self._chance())
+        self.pace = rate_limit.failed(self.pace, self.bounds, passage, failure, now, chance=self._chance())
         held = rate_limit.hold(self.pace, self.bounds, now)
         if held is not None:
             self._close()

@@ -63,10 +63,12 @@ class GatewayClient:
     def delete(self, path: str, **query: object) -> Any:
         return self._ask("DELETE", _with_query(path, query), None, {}, PATIENCE_S)
 
-    def events(self, **query: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    def events(
+        self, silence_s: float = SILENCE_S, /, **query: object
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         """What happens from now on, by its stable name, until the gateway stops or this one is too slow."""
         path = _with_query("/v1/events", query)
-        with self._line(SILENCE_S) as line:
+        with self._line(silence_s) as line:
             line.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
             answer = line.getresponse()
             if answer.status >= 300:

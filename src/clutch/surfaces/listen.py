@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from clutch import __version__
 from clutch.core.text.format import typed
@@ -103,6 +104,58 @@ def _has_token(home: Path) -> bool:
         return bool(read_private(home / TOKEN_FILE))
     except FileNotFoundError:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReach:
+    """Where a gateway that runs can be reached. `hosts`: `gateway.allowedHosts`. `addresses`: where it listens."""
+
+    hosts: tuple[str, ...]
+    addresses: tuple[str, ...]
+    port: int
+
+    @property
+    def is_remote(self) -> bool:
+        return any(not ip_address(one).is_loopback for one in self.addresses)
+
+
+def reach_of(names: frozenset[str], sockets: Sequence[socket.socket]) -> GatewayReach:
+    bound = [one.getsockname() for one in sockets]
+    return GatewayReach(tuple(sorted(names - LOOPBACK)), tuple(one[0] for one in bound), bound[0][1])
+
+
+def phone_url(reach: GatewayReach, named: str | None, here: str | None) -> str | None:
+    """Return the address at which a phone reaches the gateway; None: there is none. `named`: what the user says that it
+    is. `here`: the address of this machine in its network. Raises InvalidInput."""
+    if named is not None:
+        return _checked_url(reach, named)
+    if reach.is_remote and reach.hosts:
+        # A name may be that of a proxy; an address is certainly this machine.
+        own = [one for one in (*reach.addresses, here) if one in reach.hosts]
+        return f"http://{_bracketed((own or reach.hosts)[0])}:{reach.port}"
+    # Only a proxy or a tunnel on this machine can use these names, and what it offers to phones is TLS.
+    return f"https://{_bracketed(reach.hosts[0])}" if reach.hosts else None
+
+
+def _checked_url(reach: GatewayReach, named: str) -> str:
+    rule = "must be an address such as https://clutch.example.org, without a path"
+    try:
+        place = urlsplit(named)
+        is_whole = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError as error:
+        raise InvalidInput("--url", rule) from error
+    require("--url", rule, is_kept=is_whole and place.path in ("", "/") and place.username is None)
+    require("--url", rule, is_kept=not place.query and not place.fragment)
+    if place.hostname not in reach.hosts:
+        rule = (
+            f"{place.hostname} is not in gateway.allowedHosts, so the gateway would refuse it: add it there"
+        )
+        raise InvalidInput("--url", rule)
+    return f"{place.scheme}://{place.netloc}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.messages import Answer
 from clutch.core.model import Outcome, Phase, Task, reason_text
 from clutch.core.policy import Announcing, Life, Policy
@@ -38,7 +39,7 @@ from clutch.store.transaction import Row, Tx
 from clutch.testing.models import ScriptedModel
 from clutch.tools.registry import Tools
 from clutch.transactions import control, messages, sessions, tasks
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
 #: Makes the runtime under test; called once for each check.
 MakeRuntime: TypeAlias = Callable[[], Runtime]
@@ -131,7 +132,7 @@ async def hears_the_new_instruction_when_steered(make: MakeRuntime) -> None:
     async with _stage(make) as stage:
         task_id = await stage.working("clutch-test: wait")
         new = "clutch-test: echo changed"
-        await stage.store.alone(messages.steer, POLICY, task_id, "steer:1", new, "person")
+        await stage.store.alone(messages.steer, POLICY, task_id, "steer:1", new, actor="person")
         await stage.runtime.must_end(1)
         task = await stage.ended(task_id)
         _must((task.result or "").strip() == "changed", f"its result is {task.result!r}")
@@ -171,7 +172,9 @@ async def goes_on_with_what_it_said_before(make: MakeRuntime) -> None:
         task_id = await stage.spawn("clutch-test: echo first")
         await stage.until(lambda: stage.is_in(task_id, Phase.COMPLETED))
         new = "clutch-test: echo second"
-        await stage.store.alone(control.again, POLICY, task_id, "continue", "again:1", new, "person")
+        await stage.store.alone(
+            control.again, POLICY, task_id, "continue", "again:1", text=new, actor="person"
+        )
         await stage.runtime.must_begin(2)
         task = await stage.ended(task_id)
         _must((task.result or "").strip() == "second", f"its result is {task.result!r}")
@@ -302,7 +305,7 @@ class _Stage:
         request = SpawnRequest(text, runtime=runtime, run_timeout_s=run_timeout_s)
         ids = BlockIds()
         order = ChildRequest("spawn:1", MAIN + 1, ids.uuid4(), request, 0)
-        (answer,) = await self.store.tx(MAIN, spawn, POLICY, MAIN, MAIN, None, [order])
+        (answer,) = await self.store.tx(MAIN, spawn, POLICY, MAIN, MAIN, [order])
         if not isinstance(answer, Accepted):
             raise TypeError(f"the spawn was refused: {answer.error}")
         return answer.task_id
@@ -357,7 +360,9 @@ def _task(now: float, task_id: int) -> Tx[Task]:
 async def _stage(make: MakeRuntime) -> AsyncIterator[_Stage]:
     async with SqliteStore(":memory:", _Now()) as store:
         rights = rights_text(root_rights(AgentGrant(depth_max=POLICY.limits.depth_max)))
-        await store.alone(sessions.open_session, MAIN, "agent:main:main", "main", rights, None, ".")
+        await store.alone(
+            sessions.open_session, sessions.NewMain(MAIN, "agent:main:main", "main", rights, None, ".")
+        )
         stage = _Stage(store, _Watched(make()))
         await stage.hire()
         try:

@@ -431,7 +431,7 @@ class AllTools:
 
     def specs(self) -> Sequence[ToolSpec]:
         own = self.tools.specs()
-        return own if self.mcp is None else [*own, *self.mcp.specs()]
+        return own if self.mcp is None or not self.has_servers else [*own, *self.mcp.specs()]
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         if self.mcp is not None and not self.tools.has(name) and self.mcp.has(name):

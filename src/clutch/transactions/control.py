@@ -133,16 +133,17 @@ def must_fit(
 
 
 def record_or_note(
-    now: float, policy: Policy, session: SessionRow, event: ev.Event, note: str, actor: str
+    now: float, policy: Policy, session: SessionRow, event: ev.Event, reason: Reason, *, actor: str
 ) -> Tx[Task]:
-    """An act that moves nothing leaves its line all the same."""
+    """An act that moves nothing leaves its line all the same. The line has a reason, because the timeline alone must
+    tell from when on a session was paused."""
     task = yield from tasks.load_one(session.id)
-    said = event if step(task, event, policy).moves else ev.Noted(event.at, note)
+    said = event if step(task, event, policy).moves else ev.Noted(event.at, "", reason)
     return (yield from tasks.record(now, policy, session, said, actor))
 
 
 def plainly(
-    now: float, policy: Policy, task_id: int, event: ev.Event, otherwise: str, actor: str
+    now: float, policy: Policy, task_id: int, event: ev.Event, otherwise: str, *, actor: str
 ) -> Tx[Task]:
     session, task = yield from locked(task_id)
     must_move(task, event, policy, otherwise)
@@ -157,7 +158,9 @@ def plainly(
 CLEANING = "what it left is being removed; try again in a moment"
 
 
-def again(now: float, policy: Policy, task_id: int, how: str, idem: str, text: str, actor: str) -> Tx[Task]:
+def again(
+    now: float, policy: Policy, task_id: int, how: str, idem: str, *, text: str, actor: str
+) -> Tx[Task]:
     """`retry` (empty transcript) or `continue`: a task that has ended gets a new run, admitted like a spawn.
 
     A letter of the old one that was not taken is void (`delivery`); one that was taken is delivered,
@@ -243,11 +246,15 @@ def _first_message(session: SessionRow, words: str, *, has_files: bool) -> Tx[st
 
 
 def redeliver(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
-    return (yield from plainly(now, policy, task_id, ev.Redelivered(now), "it is not a dead letter", actor))
+    return (
+        yield from plainly(now, policy, task_id, ev.Redelivered(now), "it is not a dead letter", actor=actor)
+    )
 
 
 def dismiss(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
-    return (yield from plainly(now, policy, task_id, ev.Dismissed(now), "it is not a dead letter", actor))
+    return (
+        yield from plainly(now, policy, task_id, ev.Dismissed(now), "it is not a dead letter", actor=actor)
+    )
 
 
 def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
@@ -266,7 +273,7 @@ def remove(now: float, policy: Policy, task_id: int, actor: str) -> Tx[Task]:
     if not (yield from tasks.archive(now, task_id)):
         return task
     rows = yield "SELECT workspace FROM sessions WHERE id = ?", (task_id,)
-    yield from outbox.removed(now, policy, task_id, session.key, RemovalReason.REMOVED, rows[0][0])
+    yield from outbox.removed(now, policy, task_id, session.key, RemovalReason.REMOVED, workspace=rows[0][0])
     return (yield from tasks.record(now, policy, session, ev.Noted(now, reason=Reason.ARCHIVED), actor))
 
 
@@ -304,7 +311,7 @@ class StopReport:
 
 
 def kill(
-    now: float, policy: Policy, task_id: int, reason: str, actor: str, nonce: str | None = None
+    now: float, policy: Policy, task_id: int, reason: str, actor: str, *, nonce: str | None = None
 ) -> Tx[KillReport]:
     """The task and everything below it, also below an ended one. Without a nonce the parent is not notified."""
     session, task = yield from locked(task_id)
@@ -317,7 +324,7 @@ def kill(
     stopped = yield from tasks.kill_all(now, policy, dying, reason, actor)
     if is_live and policy.control.announces_kill and nonce is not None:
         yield from inbox.tell(
-            now, policy.announcing, session, task._replace(error=reason), task.result, nonce, late=False
+            now, policy.announcing, session, task._replace(error=reason), task.result, nonce=nonce, late=False
         )
     return KillReport(tuple(stopped), () if is_live else (task_id,), held=held)
 
@@ -347,7 +354,7 @@ def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -
         )
     below = yield from sessions.lock_below(session_id)
     numbers = [one.id for one in below]
-    yield from tasks.skip_letters(now, policy, [session_id, *numbers], numbers, actor, session_id)
+    yield from tasks.skip_letters(now, policy, [session_id, *numbers], numbers, actor, stays=session_id)
     stopped = yield from tasks.kill_all(now, policy, below, reason, actor)
     own_run = yield from _fall_silent(now, policy, session)
     return StopReport(own_run, tuple(stopped))
@@ -389,12 +396,12 @@ def pause(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int,
             continue
         session.paused = 1
         if session.owner is not None:
-            yield from tasks.record(now, policy, session, ev.Noted(now, "pauses at its next step"), actor)
+            yield from tasks.record(now, policy, session, ev.Noted(now, "", Reason.PAUSE), actor)
             yield HINT, ("pause", session.id)  # foreign code has no steps
         else:
             if session.run_id is not None:
                 yield from runs.park(session.run_id, now)
-            yield from record_or_note(now, policy, session, ev.Paused(now), "paused", actor)
+            yield from record_or_note(now, policy, session, ev.Paused(now), Reason.PAUSE, actor=actor)
         yield from sessions.save(now, policy, session)
         changed.append(int(session.id))
     return tuple(changed)
@@ -405,7 +412,7 @@ def resume(now: float, policy: Policy, task_id: int, actor: str) -> Tx[tuple[int
     for session in (yield from subtree(task_id)):
         if session.paused:
             session.paused = 0
-            yield from record_or_note(now, policy, session, ev.Unpaused(now), "resumed", actor)
+            yield from record_or_note(now, policy, session, ev.Unpaused(now), Reason.UNPAUSED, actor=actor)
             yield from sessions.save(now, policy, session)
             changed.append(int(session.id))
     return tuple(changed)

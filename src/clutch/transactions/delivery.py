@@ -14,6 +14,7 @@ from clutch.core import delivery, ids
 from clutch.core import events as ev
 from clutch.core.delivery import (
     BACKGROUND,
+    PUSH_CHANNEL,
     LetterSelection,
     Point,
     RunningTurn,
@@ -30,13 +31,10 @@ from clutch.core.model import (
     RETRIED_KINDS,
     Delivery,
     Letter,
-    LetterId,
     LetterKind,
     LetterState,
     Path,
     Reason,
-    SessionId,
-    TaskId,
 )
 from clutch.core.policy import Announcing, Policy
 from clutch.store.transaction import HINT, ManyRows, Tx
@@ -135,7 +133,7 @@ def _waiting(
     """The letters that a run may take, with their routes, and who wrote them."""
     wrote = sorted({row[5] for row in rows if row[5] is not None})
     senders = (yield from transcript.senders(wrote)) if wrote else {}
-    letters = [_letter(senders, *row[:-4]) for row in rows if row[-2] is None]
+    letters = [_letter(senders, row[:-4]) for row in rows if row[-2] is None]
     if wrote:
         letters = yield from _void_overtaken(letters, senders)
     given_up = {row[0] for row in rows if row[-1]}
@@ -145,20 +143,8 @@ def _waiting(
     return (yield from transcript.resolved(session, letters, hooked, in_threads)), senders
 
 
-def _letter(
-    senders: Mapping[int, transcript.Sender],
-    letter_id: LetterId,
-    kind: str,
-    body: str,
-    at: float,
-    ready_at: float,
-    task_id: TaskId | None,
-    generation: int | None,
-    silent: int,
-    route: str,
-    taken_seq: int | None,
-    bubbled_from: SessionId | None,
-) -> Letter:
+def _letter(senders: Mapping[int, transcript.Sender], row: Sequence[Any]) -> Letter:
+    letter_id, kind, body, at, ready_at, task_id, generation, silent, route, taken_seq, bubbled_from = row
     sender = None if task_id is None else senders.get(task_id)
     expects_completion = sender is None or sender.expects_completion
     return Letter(
@@ -366,19 +352,28 @@ def failed(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, er
     """Due again after a while. None: given up, and the row stays with its error."""
     delay_s = policy.announcing.delay_s(parcel.attempt, seed=parcel.id)
     due_at = None if delay_s is None or (yield from _is_retried_by_letter(parcel)) else now + delay_s
-    if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.FAILED, error, due_at)):
+    if parcel.channel == PUSH_CHANNEL and due_at is None:
+        yield from outbox.drop(now, worker_id, parcel, error)
+        return None
+    if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.FAILED, error, due_at=due_at)):
         yield from _refused(now, policy, parcel, error, is_permanent=False)
     return due_at
 
 
 def refused(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, error: str) -> Tx[None]:
     """A permanent error: never to be sent again by itself."""
+    if parcel.channel == PUSH_CHANNEL:
+        yield from outbox.drop(now, worker_id, parcel, error)
+        return
     if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.REFUSED, error)):
         yield from _refused(now, policy, parcel, error, is_permanent=True)
 
 
 def unconfirmed(now: float, policy: Policy, worker_id: int, parcel: OutboxMessage, why: str) -> Tx[None]:
-    """Sent, without an answer. After a second send the user might read it twice."""
+    """Sent, without an answer. After a second send the user might read it twice; a notification replaces itself."""
+    if parcel.channel == PUSH_CHANNEL:
+        yield from failed(now, policy, worker_id, parcel, why)
+        return
     if (yield from outbox.let_go(now, worker_id, parcel, SendOutcome.UNSURE, why)):
         yield from _told(now, policy, parcel, unsure=f"{parcel.channel}: {why}"[:REASON_CHARS_MAX])
 
@@ -387,18 +382,18 @@ def resend(now: float, policy: Policy, message_id: int, actor: str) -> Tx[None]:
     """Send a message that is not sent again by itself, with all its attempts. The operator accepts that one whose
     outcome is unsure may arrive twice."""
     decided = yield from outbox.resend(now, message_id)
-    channel = yield from _decided(now, policy, message_id, decided, "its message is sent again", actor)
+    channel = yield from _decided(now, policy, message_id, decided, "its message is sent again", actor=actor)
     yield HINT, ("outbox", channel)
 
 
 def dismiss(now: float, policy: Policy, message_id: int, actor: str) -> Tx[None]:
     """Discard a message that is not sent again by itself. It leaves the lists; its row keeps the outcome."""
     decided = yield from outbox.dismiss(now, message_id)
-    yield from _decided(now, policy, message_id, decided, "its message was dismissed", actor)
+    yield from _decided(now, policy, message_id, decided, "its message was dismissed", actor=actor)
 
 
 def _decided(
-    now: float, policy: Policy, message_id: int, decided: DecidedMessage | None, line: str, actor: str
+    now: float, policy: Policy, message_id: int, decided: DecidedMessage | None, line: str, *, actor: str
 ) -> Tx[str]:
     if decided is None:
         raise NotPossible(

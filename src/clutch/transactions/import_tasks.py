@@ -21,23 +21,11 @@ from clutch.core.policy import Policy
 from clutch.core.views import Evidence, stop_reason
 from clutch.store.transaction import ManyRows, Row, Tx
 from clutch.transactions import inbox, runs, sessions, tasks, transcript, usage
-from clutch.transactions.sessions import ParentRow
+from clutch.transactions.sessions import NewMain, ParentRow
 
 ACTOR = "import"
 #: Below every order of a spawn, and in the order of the records.
 _FIRST_ORDER = -(2**53)
-
-
-@dataclass(frozen=True, slots=True)
-class Main:
-    """A main session that records hang from; made if it is not there."""
-
-    key: str
-    agent_id: str
-    number: int
-    rights: str
-    route: str
-    workspace: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +69,7 @@ def known(now: float, records: Sequence[ImportedTask]) -> Tx[dict[str, int]]:
 
 
 def take_in(
-    now: float, policy: Policy, mains: Sequence[Main], records: Sequence[ImportedTask]
+    now: float, policy: Policy, mains: Sequence[NewMain], records: Sequence[ImportedTask]
 ) -> Tx[dict[str, int]]:
     """The tasks of all of them, by key. Parents stand before their children. Alone."""
     tops: dict[str, ParentRow] = {}
@@ -98,9 +86,8 @@ def take_in(
     return taken
 
 
-def _main(now: float, main: Main) -> Tx[ParentRow]:
-    known = (main.number, main.key, main.agent_id, main.rights, main.route, main.workspace)
-    number = yield from sessions.open_session(now, *known)
+def _main(now: float, main: NewMain) -> Tx[ParentRow]:
+    number = yield from sessions.open_session(now, main)
     row = yield from sessions.lock_parent(number)
     assert row is not None, f"session {number} was just opened"
     return row

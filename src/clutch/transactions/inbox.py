@@ -8,6 +8,7 @@ Posting is one insert and a hint: nothing of the receiver is read or locked."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from clutch.core import ids
@@ -22,6 +23,7 @@ from clutch.transactions.sessions import SessionRow
 _OPEN, _ANSWERED, _DEAD, _VOID = LetterState
 
 
+@cache
 def move(*before: LetterState, to: LetterState, also: str = "") -> str:
     """Return the start of the statement that makes moves of `LETTER_MOVES`, up to its first condition.
 
@@ -51,13 +53,15 @@ _INSERT_IMPORTED = (
 )
 
 
-def insert(now: float, session_id: int, idem: str, kind: LetterKind, body: str, route: str = "") -> Tx[None]:
+def insert(
+    now: float, session_id: int, idem: str, kind: LetterKind, body: str, *, route: str = ""
+) -> Tx[None]:
     """Post a letter in a transaction that wakes the receiver itself."""
     yield _INSERT, (session_id, idem, kind.value, 0, body, route, None, None, now, now, 0)
 
 
-def post(now: float, session_id: int, idem: str, kind: LetterKind, body: str, route: str = "") -> Tx[None]:
-    yield from insert(now, session_id, idem, kind, body, route)
+def post(now: float, session_id: int, idem: str, kind: LetterKind, body: str, *, route: str = "") -> Tx[None]:
+    yield from insert(now, session_id, idem, kind, body, route=route)
     yield HINT, ("mail", session_id)
 
 
@@ -335,8 +339,8 @@ def tell(
     session: SessionRow,
     task: Task,
     text: str | None,
-    nonce: str,
     *,
+    nonce: str,
     late: bool,
 ) -> Tx[None]:
     """To the nearest open session above; without one, nothing is posted."""
@@ -353,10 +357,12 @@ def tell(
     audience = announce_text.Audience.PARENT if depth else announce_text.Audience.WAITING_PERSON
     key = f"{'late' if late else 'killed'}:v1:{session.key}:{task.generation}"
     body = announce_text.announcement([finding], audience, nonce)
-    yield from post(now, reader_id, key, LetterKind.NEWS, body, session.route or "")
+    yield from post(now, reader_id, key, LetterKind.NEWS, body, route=session.route or "")
 
 
-def ask(now: float, rules: Announcing, session: SessionRow, question: str, key: str, nonce: str) -> Tx[None]:
+def ask(
+    now: float, rules: Announcing, session: SessionRow, question: str, key: str, *, nonce: str
+) -> Tx[None]:
     """The child waits until a user answers; its parent is notified."""
     rows = yield "SELECT label, notify_parent FROM tasks WHERE id = ?", (session.id,)
     reader = yield from _reader(session.parent_id)
@@ -365,7 +371,7 @@ def ask(now: float, rules: Announcing, session: SessionRow, question: str, key: 
     shown = results.payload(question, rules.payload, rules.inline_chars_max, rules.summary_chars_max)
     body = announce_text.question_asked(rows[0][0], ids.task_id(session.id), shown.text, nonce)
     yield from post(
-        now, reader[0], f"question:v1:{session.key}:{key}", LetterKind.NEWS, body, session.route or ""
+        now, reader[0], f"question:v1:{session.key}:{key}", LetterKind.NEWS, body, route=session.route or ""
     )
 
 

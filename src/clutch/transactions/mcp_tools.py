@@ -69,7 +69,7 @@ def ask_pin(
 
 
 def answer_pin(
-    now: float, question_id: int, decision: Decision, text: str, seen_hash: str, actor: str
+    now: float, question_id: int, decision: Decision, text: str, seen_hash: str, *, actor: str
 ) -> Tx[int]:
     """Approved: every process offers it from its next turn on."""
     yield from _change()

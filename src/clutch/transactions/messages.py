@@ -41,7 +41,7 @@ class SteerResult:
     supersedes: int | None = None
 
 
-def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, actor: str) -> Tx[SteerResult]:
+def steer(now: float, policy: Policy, task_id: int, idem: str, text: str, *, actor: str) -> Tx[SteerResult]:
     """A new instruction supersedes what runs; same task, same session, a new generation."""
     requester, words = yield from lock_above(task_id)
     session, task = yield from locked(task_id)
@@ -95,7 +95,7 @@ def _not_too_often(now: float, policy: Policy, task_id: int, actor: str) -> Tx[N
         raise RateLimited(f"{ids.task_id(task_id)} was steered a moment ago", retry_after_s=wait_s)
 
 
-def send(now: float, policy: Policy, session_id: int, idem: str, text: str, actor: str) -> Tx[None]:
+def send(now: float, policy: Policy, session_id: int, idem: str, text: str, *, actor: str) -> Tx[None]:
     """A follow-up: read at the next step of a run, or it starts one."""
     session = yield from sessions.lock(session_id)
     if session is None:
@@ -113,7 +113,7 @@ def send(now: float, policy: Policy, session_id: int, idem: str, text: str, acto
         yield from tasks.record(now, policy, session, ev.Noted(now, "a message was sent to it"), actor)
     elif session.closed:
         raise AlreadyFinished(f"the session {session.key} is archived")
-    yield from wake.say(now, policy, session_id, idem, LetterKind.INSTRUCTION, text)
+    yield from wake.say(now, policy, session_id, idem, LetterKind.INSTRUCTION, body=text)
 
 
 def heard(now: float, idem: str) -> Tx[str | None]:
@@ -166,7 +166,14 @@ def receipt(now: float, task_id: int, key: str) -> Tx[Receipt]:
 
 
 def decide(
-    now: float, policy: Policy, task_id: int, verdict: ev.PlanVerdict, seen_hash: str, text: str, actor: str
+    now: float,
+    policy: Policy,
+    task_id: int,
+    verdict: ev.PlanVerdict,
+    seen_hash: str,
+    *,
+    text: str,
+    actor: str,
 ) -> Tx[Task]:
     """Bound to the task and to the words of the plan that was shown. The same decision again changes nothing."""
     session, task = yield from locked(task_id)
@@ -203,7 +210,7 @@ def _was_decided(task: Task, said: str, text: str) -> Tx[bool]:
 
 
 def decide_as_read(
-    now: float, policy: Policy, task_id: int, reader_id: int, message: str, actor: str
+    now: float, policy: Policy, task_id: int, reader_id: int, message: str, *, actor: str
 ) -> Tx[Task | None]:
     """`APPROVED: …` or `REJECTED: …` of a session that has read the plan as it is now. None: no such message, or
     there is nothing to decide."""
@@ -224,7 +231,7 @@ def decide_as_read(
     if not read:
         raise PlanChanged(f"you have not read the plan of {ids.task_id(task_id)} as it is now")
     verdict, text = spoken
-    return (yield from decide(now, policy, task_id, verdict, plan_hash(plan or ""), text, actor))
+    return (yield from decide(now, policy, task_id, verdict, plan_hash(plan or ""), text=text, actor=actor))
 
 
 def spoken_verdict(message: str, policy: Policy) -> tuple[ev.PlanVerdict, str] | None:
@@ -241,7 +248,7 @@ def spoken_verdict(message: str, policy: Policy) -> tuple[ev.PlanVerdict, str] |
 
 
 def answer(
-    now: float, policy: Policy, question_id: int, decision: Decision, text: str, seen_hash: str, actor: str
+    now: float, policy: Policy, question_id: int, decision: Decision, text: str, *, seen_hash: str, actor: str
 ) -> Tx[int]:
     """The session whose question it was. Alone: it may raise a budget that others draw on."""
     rows = yield "SELECT session_id, kind, body, hash FROM questions WHERE id = ?", (question_id,)
@@ -298,7 +305,7 @@ CYCLE = "cycle"
 
 
 def send_to_session(
-    now: float, policy: Policy, target_id: int, idem: str, text: str, sender_id: int, actor: str
+    now: float, policy: Policy, target_id: int, idem: str, text: str, *, sender_id: int, actor: str
 ) -> Tx[None]:
     """Alone. Within a family, and to a child, it is a follow-up like any other; raises Forbidden for a circle."""
     above = yield from authority.ancestors(target_id)
@@ -308,7 +315,7 @@ def send_to_session(
     if sender is None or target is None:
         raise NotFound("the session is gone")
     if sender_id in above or target_id in beneath or target.is_task:
-        return (yield from send(now, policy, target_id, idem, text, actor))
+        return (yield from send(now, policy, target_id, idem, text, actor=actor))
     if (yield "SELECT 1 FROM inbox WHERE idem = ?", (idem,)):
         return
     if target.closed:
@@ -332,20 +339,19 @@ def send_to_session(
 UNFOCUSED = "unfocused"
 
 
-def heard_in_thread(
-    now: float, policy: Policy, channel: str, account: str, thread: str, idem: str, text: str
-) -> Tx[int]:
+def heard_in_thread(now: float, policy: Policy, where: sessions.ThreadName, idem: str, text: str) -> Tx[int]:
     """A user wrote in a thread. Returns the session it is bound to. Raises NotFound when it is bound to none,
     IdempotencyConflict for other words under a key that was used."""
-    session_id = yield from sessions.session_of(now, channel, account, thread)
+    channel, _, thread = where
+    session_id = yield from sessions.session_of(now, *where)
     session = None if session_id is None else (yield from sessions.lock(session_id))
     if session is None or session.closed:
         raise unbound(channel, thread)
-    yield from sessions.thread_used(now, channel, account, thread)
+    yield from sessions.thread_used(now, *where)
     if session.is_task:
-        yield from send(now, policy, session.id, idem, text, f"thread {channel}:{thread}")
+        yield from send(now, policy, session.id, idem, text, actor=f"thread {channel}:{thread}")
     else:
-        yield from wake.say_once(now, policy, session.id, idem, LetterKind.USER, text, "")
+        yield from wake.say_once(now, policy, session.id, idem, LetterKind.USER, body=text, route="")
     return int(session.id)
 
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from clutch.core import delivery, ids, run
 from clutch.core.budget import CallState
 from clutch.core.delivery import SendOutcome
-from clutch.core.model import Hook, RemovalReason, Task
+from clutch.core.model import NO_SESSION, Hook, RemovalReason, Task
 from clutch.core.policy import Policy
+from clutch.core.push import PushKind
 from clutch.core.text import announce, results
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions.inbox import announce_key
@@ -122,6 +123,7 @@ def let_go(
     message: OutboxMessage,
     outcome: SendOutcome,
     error: str,
+    *,
     due_at: float | None = None,
 ) -> Tx[bool]:
     """A send without success: due again, or never (None). False: as above."""
@@ -367,7 +369,13 @@ def spawned(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[None]:
 
 
 def removed(
-    now: float, policy: Policy, task_id: int, session_key: str, reason: RemovalReason, workspace: str | None
+    now: float,
+    policy: Policy,
+    task_id: int,
+    session_key: str,
+    reason: RemovalReason,
+    *,
+    workspace: str | None,
 ) -> Tx[None]:
     """For memory systems: what they know of this session has no source any more."""
     if Hook.REMOVED in policy.hooks:
@@ -382,6 +390,7 @@ def removed(
 
 def attention_required(now: float, policy: Policy, session_id: int, kind: str, fact: str) -> Tx[None]:
     """A run waits for a user. `fact`: distinguishes this question of the session from the next."""
+    yield from _push_all(now, session_id, PushKind.ATTENTION, f"{session_id}:{fact}")
     if Hook.ATTENTION_REQUIRED not in policy.hooks:
         return
     rows = yield (
@@ -397,6 +406,52 @@ def attention_required(now: float, policy: Policy, session_id: int, kind: str, f
         "command": "clutch inbox",
     }
     yield from _post(now, session_id, Hook.ATTENTION_REQUIRED, f"{session_id}:{fact}", told)
+
+
+# --------------------------------------------------------------------------------------------------
+# Notifications of devices: one row for each device that asked for them. A row says which of the texts is meant.
+
+_PUSH = (
+    "INSERT INTO outbox(idem, session_id, channel, target, body, due)"
+    " SELECT 'push:' || p.device || ':' || CAST(? AS {text}), CAST(? AS {big}), 'push', p.device, CAST(? AS {text}),"
+    " CAST(? AS {float}) FROM push_subscriptions p WHERE p.until > ?"
+)
+#: With the condition of the index `tasks_alive`: a task without an outcome is in none of these phases.
+_NONE_LEFT = (
+    " AND NOT EXISTS (SELECT 1 FROM tasks t JOIN tasks o ON o.root_id = t.root_id WHERE t.id = ? AND o.outcome IS NULL"
+    " AND o.phase <> 'cleanup_pending' AND o.phase <> 'completed' AND o.phase <> 'completed_giveup')"
+)
+_ONCE = " ON CONFLICT(idem) DO NOTHING RETURNING id"
+
+
+def _push_all(now: float, session_id: int, kind: PushKind, fact: str) -> Tx[None]:
+    rows = yield _PUSH + _ONCE, (fact, session_id, kind.value, now, now)
+    if rows:
+        yield HINT, ("outbox", delivery.PUSH_CHANNEL)
+
+
+def all_done(now: float, task: Task) -> Tx[None]:
+    """A task has ended: notify the devices if it was the last one of its tree. Without devices this reads one empty
+    table."""
+    fact = f"done:{task.id}:{task.generation}"
+    rows = yield _PUSH + _NONE_LEFT + _ONCE, (fact, task.id, PushKind.DONE.value, now, now, task.id)
+    if rows:
+        yield HINT, ("outbox", delivery.PUSH_CHANNEL)
+
+
+def push_test(now: float, device: str, key: str) -> Tx[None]:
+    """Notify one device that notifications work."""
+    route = f"{delivery.PUSH_CHANNEL}:{device}"
+    yield from post(now, NO_SESSION, f"push:test:{device}:{key}", route, PushKind.TEST.value)
+
+
+def drop(now: float, worker_id: int, message: OutboxMessage, error: str) -> Tx[bool]:
+    """A notification that could not be sent is over: what it points to is in the inbox."""
+    rows = yield (
+        "UPDATE outbox SET done_at = ?, error = ?, owner = NULL, tried_at = ? WHERE id = ? AND owner = ? RETURNING id",
+        (now, error, now, message.id, worker_id),
+    )
+    return bool(rows)
 
 
 def _post(now: float, task_id: int, hook: Hook, fact: str, told: Mapping[str, Any]) -> Tx[None]:

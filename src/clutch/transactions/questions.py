@@ -51,20 +51,6 @@ class QuestionAnswer:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class PendingQuestion:
-    """One line of the needs-you inbox."""
-
-    id: int
-    session_id: int
-    kind: QuestionKind
-    body: str
-    hash: str
-    asked_at: float
-    session_key: str
-    is_task: int  #: 0 = a main session asks
-
-
 def call_body(name: str, args: Mapping[str, Any]) -> str:
     return json.dumps({"tool": name, "args": dict(args)}, ensure_ascii=True, sort_keys=True)
 
@@ -129,20 +115,6 @@ def asker(now: float, question_id: int) -> Tx[int]:
     if not rows:
         raise UnknownQuestion()
     return int(rows[0][0])
-
-
-def waiting(now: float, root_id: int | None = None) -> Tx[list[PendingQuestion]]:
-    """The needs-you inbox, oldest first; of one root or of all."""
-    del now
-    rows = yield (
-        "SELECT q.id, q.session_id, q.kind, q.body, q.hash, q.asked_at, s.key, s.is_task FROM questions q"
-        " JOIN sessions s ON s.id = q.session_id WHERE q.answered_at IS NULL"
-        " AND (CAST(? AS {big}) IS NULL OR s.root_id = ?) ORDER BY q.asked_at, q.id",
-        (root_id, root_id),
-    )
-    return [
-        PendingQuestion(number, session, QuestionKind(kind), *rest) for number, session, kind, *rest in rows
-    ]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def forget(now: float, policy: Policy, session: SessionRow, why: RemovalReason) 
     The one place where transcripts are deleted, whatever the reason."""
     if session.is_task:
         rows = yield "SELECT workspace FROM sessions WHERE id = ?", (session.id,)
-        yield from outbox.removed(now, policy, session.id, session.key, why, rows[0][0])
+        yield from outbox.removed(now, policy, session.id, session.key, why, workspace=rows[0][0])
     yield from transcript.forget(session.id)
     yield from questions.forget(session.id)
     yield from wake.forget_events(session.id)
@@ -180,7 +180,7 @@ def adopt(now: float, policy: Policy, task_id: int) -> Tx[None]:
     )  # fmt: skip
     session = yield from sessions.lock(task_id)
     assert session is not None
-    yield from outbox.removed(now, policy, task_id, key, RemovalReason.ORPHANED, None)
+    yield from outbox.removed(now, policy, task_id, key, RemovalReason.ORPHANED, workspace=None)
     yield from tasks.record(
         now, policy, session, ev.Orphaned(now, policy.keeping.on_orphan is OnOrphan.PRUNE)
     )
@@ -195,7 +195,7 @@ def adopt(now: float, policy: Policy, task_id: int) -> Tx[None]:
 
 
 def delete(
-    now: float, policy: Policy, session_id: int, force: bool, keep_transcript: bool, actor: str
+    now: float, policy: Policy, session_id: int, *, force: bool, keep_transcript: bool, actor: str
 ) -> Tx[None]:
     """Alone. Nothing happens the second time."""
     session = yield from sessions.lock(session_id)

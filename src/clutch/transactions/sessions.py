@@ -412,20 +412,32 @@ def entitle(now: float, policy: Policy) -> Tx[None]:
         )
 
 
-def open_session(
-    now: float, session_id: int, key: str, agent_id: str, rights: str, route: str | None, workspace: str
-) -> Tx[int]:
+class NewMain(NamedTuple):
+    """A main session to open. It gets this number only if its key is new."""
+
+    id: int
+    key: str
+    agent_id: str
+    rights: str
+    route: str | None
+    workspace: str
+
+
+def open_session(now: float, main: NewMain) -> Tx[int]:
     """The session of this key, made if it is not there. Alone: its number is not known before."""
     yield (
         "INSERT INTO sessions(id, key, agent_id, root_id, depth, lane, role, is_task, rights, route, workspace,"
         " created_at) VALUES(?, ?, ?, ?, 0, 'main', 'main', 0, ?, ?, ?, ?) ON CONFLICT(key) DO NOTHING",
-        (session_id, key, agent_id, session_id, rights, route, workspace, now),
+        (main.id, main.key, main.agent_id, main.id, main.rights, main.route, main.workspace, now),
     )
-    return int((yield "SELECT id FROM sessions WHERE key = ?", (key,))[0][0])
+    return int((yield "SELECT id FROM sessions WHERE key = ?", (main.key,))[0][0])
 
 
 # --------------------------------------------------------------------------------------------------
 # Threads of channels that belong to a session: bound when it is made, used by its users, released when it ends.
+
+
+ThreadName: TypeAlias = tuple[str, str, str]  #: channel, account, thread
 
 
 class ThreadTaken(ClutchError):
@@ -439,7 +451,7 @@ class Bound(NamedTuple):
     account: str
 
 
-def name(thread: Route) -> tuple[str, str, str]:
+def name(thread: Route) -> ThreadName:
     return thread.channel, thread.account or "", thread.thread or ""
 
 

@@ -340,8 +340,6 @@ def _first_message(child: NewChild) -> tuple[int, str]:
     return order.child_id, first
 
 
-__all__ = ["NOT_FORKED", "Accepted", "ChildRequest", "rights_text", "spawn"]
-
 NOT_FORKED = "context: this talk is too long or another agent's; the child starts without it"
 
 
@@ -364,8 +362,9 @@ def spawn(
     policy: Policy,
     session_id: int,
     root_id: int,
-    fence: int | None,
     orders: Sequence[ChildRequest],
+    *,
+    fence: int | None = None,
 ) -> Tx[list[Accepted | SpawnRefusal]]:
     """`fence`: the caller's run; None when a person or a program spawns in the session's name."""
     if root_id != session_id:
@@ -435,25 +434,13 @@ def _known(session_id: int, idems: list[str]) -> Tx[dict[str, tuple[Accepted, st
         " LEFT JOIN sessions s ON s.id = t.id WHERE t.requester_id = ? AND t.idem {any}",
         (session_id, idems),
     )
-    return {idem: _found(*row) for idem, *row in rows}
+    return {row[0]: _found(row[1:]) for row in rows}
 
 
-def _found(
-    task_id: int,
-    key: str | None,
-    label: str,
-    phase: str,
-    workspace: str | None,
-    model: str | None,
-    thinking: str | None,
-    spec: str,
-) -> tuple[Accepted, str]:
+def _found(row: Row) -> tuple[Accepted, str]:
+    task_id, key, label, phase, workspace, model, thinking, spec = row
     asked = json.loads(spec)
     context = Context(asked.get("context", Context.ISOLATED))
     is_spawning = phase == Phase.SPAWNING
     found = Accepted(task_id, key or "", label, False, is_spawning, workspace, model, thinking, context)
     return found, asked.get("digest", "")
-
-
-def rights_text(rights: authority_rules.Rights) -> str:
-    return authority_rules.to_text(rights)

@@ -198,8 +198,9 @@ def load_evidence(session: SessionRow) -> Tx[tuple[Task, Row]]:
     return from_row(rows[0][:SIZE]), rows[0][SIZE:]
 
 
-def gather(session: SessionRow, task: Task, event: ev.Event, calls: int, writes: int, joined: int) -> Tx[str]:
+def gather(session: SessionRow, task: Task, event: ev.Event, ledger: Row) -> Tx[str]:
     """The ledger came with the task; the rest is read where there is any."""
+    calls, writes, joined = ledger
     files: tuple[str, ...] = ()
     if writes:
         rows = yield _WRITTEN_WITH, (session.id, session.base)
@@ -243,8 +244,10 @@ def record(
     result = step(task, event, policy)
     shown = None
     if ledger and task.outcome is None and result.task.outcome is not None:
-        shown = yield from gather(session, result.task, event, *ledger)
+        shown = yield from gather(session, result.task, event, ledger)
     yield from _write(now, [(task, result)], actor, shown)
+    if task.outcome is None and result.task.outcome is not None:
+        yield from outbox.all_done(now, result.task)
     for effect in result.effects:
         yield from _apply(now, policy, session, result.task, effect)
     if session.paused and result.task.phase is Phase.QUEUED and task.phase is not Phase.QUEUED:
@@ -425,7 +428,7 @@ def kill_all(
 
 
 def skip_letters(
-    now: float, policy: Policy, readers: Sequence[int], senders: Sequence[int], actor: str, stays: int = 0
+    now: float, policy: Policy, readers: Sequence[int], senders: Sequence[int], actor: str, *, stays: int = 0
 ) -> Tx[None]:
     """A kill: the letters of its readers and senders are void, and the results among them are skipped.
 

@@ -59,6 +59,7 @@ def delivered(
     run_id: int | None,
     told: Sequence[TracedLetter],
     attempts: Mapping[int, int],
+    *,
     unsure: str | None = None,
 ) -> Tx[None]:
     """`attempts`: failed ones, by task. `unsure`: why it is not known whether what was sent arrived."""

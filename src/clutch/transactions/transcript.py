@@ -183,30 +183,14 @@ _SENDERS = (
 def senders(task_ids: list[int]) -> Tx[dict[int, Sender]]:
     """Locked, so that a steer or kill around a waiting task and the taking of its letter cannot both win."""
     rows = yield _SENDERS, (task_ids,)
-    return {row[0]: _sender(*row) for row in rows}
+    return {row[0]: _sender(row) for row in rows}
 
 
-def _sender(
-    task_id: int,
-    label: str,
-    session_key: str | None,
-    generation: int,
-    outcome: str | None,
-    error: str | None,
-    result: str | None,
-    worked_s: float | None,
-    spawn_order: int,
-    expects_completion: int,
-    delivery: str,
-    evidence: str | None,
-    tokens_in: int | None,
-    tokens_out: int | None,
-    files: str | None,
-    usd: float | None,
-    depth: int,
-    bound: int | None,
-    plan: str,
-) -> Sender:
+def _sender(row: Row) -> Sender:
+    (
+        task_id, label, session_key, generation, outcome, error, result, worked_s, spawn_order,
+        expects_completion, delivery, evidence, tokens_in, tokens_out, files, usd, depth, bound, plan,
+    ) = row  # fmt: skip
     ended = None if outcome is None else _OUTCOMES[outcome]
     key, expects = session_key or "(deleted)", bool(expects_completion)
     return Sender(

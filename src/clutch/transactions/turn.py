@@ -154,7 +154,7 @@ def _keep_late(now: float, policy: Policy, session: SessionRow, text: str, nonce
         return
     yield from tasks.keep_late(now, session.id, kept)
     if task.outcome is Outcome.KILLED and policy.control.late_result is LateResult.DELIVER:
-        yield from inbox.tell(now, policy.announcing, session, task, kept, nonce, late=True)
+        yield from inbox.tell(now, policy.announcing, session, task, kept, nonce=nonce, late=True)
 
 
 def _is_committed(lost: LostRun, text: str) -> Tx[bool]:
@@ -332,7 +332,9 @@ class SpawnBatch:
 
 def delegate(now: float, owned: OwnedRun, what: SpawnBatch, nonce: str) -> Tx[tuple[Results, Boundary]]:
     """Commit the children, the results of their calls and perhaps the hold in one transaction."""
-    spawned = yield from spawn(now, owned.policy, owned.session_id, what.root_id, owned.fence, what.orders)
+    spawned = yield from spawn(
+        now, owned.policy, owned.session_id, what.root_id, what.orders, fence=owned.fence
+    )
     given = [what.in_words(order, got) for order, got in zip(what.orders, spawned, strict=True)]
     outcome = in_order([*what.refused, *given])
     if not what.sleeps:

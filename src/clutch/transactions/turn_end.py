@@ -336,7 +336,7 @@ def ask(now: float, owned: OwnedRun, seq: int, asked: Sequence[NewQuestion], non
         yield from tasks.record(now, policy, session, ev.Parked(now, Reason.NEEDS_YOU))
         words = "\n".join(one.words for one in asked if one.kind is QuestionKind.QUESTION)
         if words:
-            yield from inbox.ask(now, policy.announcing, session, words, f"{run_id}:{seq}", nonce)
+            yield from inbox.ask(now, policy.announcing, session, words, f"{run_id}:{seq}", nonce=nonce)
     yield from outbox.attention_required(
         now, policy, session_id, asked[0].kind.value, f"{seq}:{asked[0].index}"
     )

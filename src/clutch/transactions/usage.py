@@ -7,19 +7,18 @@ session and in the order of their names, and takes from all of them or from none
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 
 from clutch.core import budget
-from clutch.core.budget import Amount, Budget, BudgetKind, CallState
+from clutch.core.budget import Amount, Budget, BudgetKind, CallState, raised
 from clutch.core.messages import Answer
 from clutch.core.model import LetterKind
 from clutch.core.policy import Budgets, Policy
 from clutch.core.text import announce, prompts
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import inbox, sessions
-from clutch.transactions.read.budgets import COLUMNS, budget_of, money
+from clutch.transactions.read.budgets import COLUMNS, budget_of, day_name, money
 from clutch.transactions.sessions import OwnedRun, StepRow
 
 NOTHING = Amount(0, None)
@@ -154,18 +153,9 @@ def close_budget(name: str) -> Tx[None]:
     yield "DELETE FROM purses WHERE name = ?", (name,)
 
 
-def open_root(
-    now: float,
-    policy: Policy,
-    session_id: int,
-    key: str,
-    agent_id: str,
-    rights: str,
-    route: str,
-    workspace: str,
-) -> Tx[int]:
+def open_root(now: float, policy: Policy, main: sessions.NewMain) -> Tx[int]:
     """A root session and its budget in one: a letter that comes between the two would be worked on for free."""
-    opened = yield from sessions.open_session(now, session_id, key, agent_id, rights, route, workspace)
+    opened = yield from sessions.open_session(now, main)
     if policy.budgets.has_root:
         yield from give_root(now, policy, opened)
     return opened
@@ -180,19 +170,12 @@ def give_root(now: float, policy: Policy, session_id: int) -> Tx[None]:
 
 
 def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
-    """A user raised the budget, from where it is now: the last call may have gone far beyond the old limit.
-
-    Without a figure: as much again."""
+    """A user raised the budget. Without a figure: as much again."""
     (purse,) = [budget_of(row) for row in (yield _SELECT, ([name],))]
-    if tokens is None and usd is None:
-        tokens, usd = purse.tokens_max, purse.usd_max
-    tokens_max = (
-        None if purse.tokens_max is None else max(purse.tokens_max, purse.tokens_spent) + (tokens or 0)
-    )
-    usd_max = None if purse.usd_max is None else max(purse.usd_max, purse.usd_spent) + (usd or 0)
+    now = raised(purse, tokens, usd)
     yield (
         "UPDATE purses SET tokens_max = ?, usd_max = ?, warned = 0 WHERE name = ?",
-        (tokens_max, _text(usd_max), name),
+        (now.tokens_max, _text(now.usd_max), name),
     )
 
 
@@ -217,7 +200,7 @@ def _lock(policy: Policy, session: StepRow, at: float) -> Tx[list[Budget]]:
 
 
 def _open_day(budgets: Budgets, at: float) -> Tx[str]:
-    name = f"day:{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+    name = day_name(at)
     yield (
         "INSERT INTO purses(name, kind, tokens_max, usd_max) VALUES(?, 'day', ?, ?) ON CONFLICT(name) DO NOTHING",
         (name, budgets.day_tokens, _text(budgets.day_usd)),

@@ -21,20 +21,20 @@ from clutch.transactions.sessions import SessionRow
 
 
 def say(
-    now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, body: str, route: str = ""
+    now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, *, body: str, route: str = ""
 ) -> Tx[None]:
     """Post a letter and wake its receiver, in a transaction that may lock the receiver.
 
     `route`: where the user wrote it and wants the answer; empty: the route of the session."""
-    yield from inbox.insert(now, session_id, idem, kind, body, route)
+    yield from inbox.insert(now, session_id, idem, kind, body, route=route)
     yield from wake(now, policy, session_id)
 
 
 def say_once(
-    now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, body: str, route: str
+    now: float, policy: Policy, session_id: int, idem: str, kind: LetterKind, *, body: str, route: str
 ) -> Tx[None]:
     """Post a user's message. Raises IdempotencyConflict when its key was used for another message or a command."""
-    yield from say(now, policy, session_id, idem, kind, body, route)
+    yield from say(now, policy, session_id, idem, kind, body=body, route=route)
     yield from is_known(idem, body)
 
 
@@ -228,7 +228,7 @@ def ring(now: float, policy: Policy, session_id: int, checklist: str) -> Tx[bool
     if pulse.beats and not (yield from _is_on_its_way(session_id)):
         words = f"{rules.prompt}\n\n{checklist}".strip()
         key = f"heartbeat:{session_id}:{rang_at!r}"
-        yield from say(now, policy, session_id, key, LetterKind.HEARTBEAT, words)
+        yield from say(now, policy, session_id, key, LetterKind.HEARTBEAT, body=words)
     return pulse.beats
 
 

@@ -25,7 +25,7 @@ from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
 from clutch.transactions.conditions import IS_OPEN
-from clutch.transactions.sessions import Condition, SessionRow, Stale
+from clutch.transactions.sessions import Condition, NewMain, SessionRow, Stale
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
 NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})
@@ -49,6 +49,7 @@ def register(
     lease_s: float,
     host: str,
     pid: int,
+    *,
     version: str,
     lanes: Mapping[Lane, int] = NO_LANES,
 ) -> Tx[None]:
@@ -557,9 +558,7 @@ class TrialRollback(ClutchError):
         self.answers = tuple(answers)
 
 
-def trial(
-    now: float, policy: Policy, root: tuple[int, str, str, str, str, str], order: ChildRequest
-) -> Tx[NoReturn]:
-    """`root`: the session as `usage.open_root` takes it. Alone. Raises Tried."""
-    opened = yield from usage.open_root(now, policy, *root)
-    raise TrialRollback((yield from spawn(now, policy, opened, opened, None, [order])))
+def trial(now: float, policy: Policy, main: NewMain, order: ChildRequest) -> Tx[NoReturn]:
+    """Alone. Raises TrialRollback."""
+    opened = yield from usage.open_root(now, policy, main)
+    raise TrialRollback((yield from spawn(now, policy, opened, opened, [order])))

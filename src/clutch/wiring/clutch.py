@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
@@ -17,8 +18,10 @@ from clutch.api.handles import Backend
 from clutch.channels import HookRegistry, Webhook
 from clutch.config.sources import ConfigSource, GivenConfig
 from clutch.core.agents import Agent
+from clutch.core.health import ConfigReport
 from clutch.core.policy import Policy
 from clutch.core.spawn import OWN_RUNTIME
+from clutch.core.text.format import typed
 from clutch.core.validation import check_argument, shown
 from clutch.engine.services import surely
 from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
@@ -362,7 +365,18 @@ class Clutch(Api):
             return
         self._claim, known = claim, gateway.services.problems
         gateway.services.problems = lambda: [*_unloaded(claim, self._home), *known()]
+        gateway.services.config_report = partial(self._config_report, claim)
         self.url = None if claim.address is None else claim.address.url
+
+    def _config_report(self, claim: Claim) -> ConfigReport | None:
+        """What of the config file is in force. Reads the file."""
+        from clutch.config.report import report
+
+        at = claim.address
+        if at is None or at.config is None:
+            return None
+        check = typed("config", "check", state=discovery.named_state(self._home))
+        return report(self._given, at.config, f"`{check}`", at.restart(self._home))
 
     @overload
     def tool(self, function: F) -> F: ...

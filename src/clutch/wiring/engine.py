@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from clutch.channels import HookRegistry
 from clutch.config.keys import Settings
 from clutch.core import delivery
 from clutch.core.agents import CHECKLIST, LAST, MAIN, NO_TARGET
-from clutch.core.delivery import LOCAL_CHANNEL
+from clutch.core.delivery import LOCAL_CHANNEL, PUSH_CHANNEL
 from clutch.core.messages import Input
 from clutch.core.policy import Policy
 from clutch.core.rate_limit import Bounds
@@ -25,7 +26,7 @@ from clutch.core.text.format import typed
 from clutch.engine.live import Bus
 from clutch.engine.outbox import work
 from clutch.engine.prompt import Documents, Surroundings
-from clutch.engine.services import BlockIds, Services, StoredPins, freeze_watch, surely
+from clutch.engine.services import BlockIds, Services, StoredPins, StoredSubscriptions, freeze_watch, surely
 from clutch.engine.worker import Worker
 from clutch.errors import ClutchError, InvalidInput, StateDirectoryInUse
 from clutch.models.demo_model import OfflineModel, watchable_latency
@@ -47,15 +48,18 @@ from clutch.ports import (
     Toolbox,
     ToolFailed,
 )
+from clutch.push import PushChannel, new_key
 from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory, mark, private
 from clutch.store.transaction import Database
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import default_state_directory
+from clutch.tools.addresses import is_public
 from clutch.tools.child_workspaces import LocalWorkspaces
 from clutch.tools.import_guard import GUARD
 from clutch.tools.mcp import McpServer
 from clutch.tools.mcp.server import diagnosed
+from clutch.tools.mentions import WorkspaceMentions
 from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.lifetime import wait_until_hidden
 from clutch.tools.sandbox.policy import Sandbox
@@ -382,7 +386,6 @@ async def running_engine(
         own_tools = _own_tools(stack, tools)
         is_sandboxed = own_tools is not None and own_tools.is_sandboxed
         policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_sandboxed))
-        planted = await asyncio.to_thread(finish, home / COMMANDS)
         services = Services(
             db=db,
             models=models,
@@ -398,21 +401,32 @@ async def running_engine(
             channels=channels,
             workspaces=LocalWorkspaces(place_of(home, WORKSPACES, database), is_sandboxed=is_sandboxed),
             files=LocalTaskFiles(place_of(home, TASKS, database)),
+            mentions=WorkspaceMentions(),
             results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,
             refresh=own_tools.ready if own_tools is not None and own_tools.has_servers else None,
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
             whole_model=str if router is None else router.resolved,
-            problems=partial(_problems, own_tools, planted),
+            problems=partial(_problems, own_tools, await asyncio.to_thread(finish, home / COMMANDS)),
         )
         if own_tools is not None and own_tools.has_servers:
             await own_tools.open(StoredPins(services))
         await surely(policy.work.tick_s, lambda: db.alone(sessions.entitle, services.policy))
         services.frozen_s = stack.enter_context(freeze_watch(clock.now))
         worker = Worker(services, clock, has_leases=database is not None)
-        await stack.enter_async_context(_at_work(worker, channels))
+        await stack.enter_async_context(_at_work(worker, _with_push(channels, services, clock)))
         yield Engine(db, services, worker, clock)
+
+
+def _with_push(channels: Mapping[str, Channel], services: Services, clock: Clock) -> Mapping[str, Channel]:
+    """Add notifications to devices, which go to public addresses only."""
+    services.new_push_key = new_key
+    known = StoredSubscriptions(services.db)
+    push = PushChannel(
+        known, lambda one: is_public(ip_address(one)), clock.now, lambda: services.policy.serving
+    )
+    return {**channels, PUSH_CHANNEL: push}
 
 
 def _own_tools(stack: AsyncExitStack, tools: Toolbox) -> AllTools | None:

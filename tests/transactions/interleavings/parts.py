@@ -9,7 +9,6 @@ from clutch.core.model import LetterKind
 from clutch.core.spawn import SpawnRequest
 from clutch.transactions import control, inbox, messages, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.sessions import OwnedRun
-from clutch.transactions.spawn import spawn
 from clutch.transactions.turn import ModelAnswer
 from tests.transactions.interleavings.two_connections import Start
 from tests.transactions.world import Run, World
@@ -59,7 +58,7 @@ def killing(world: World, task_id: int) -> Start:
 
 
 def steering(world: World, task_id: int) -> Start:
-    return lambda now: messages.steer(now, world.policy, task_id, "steer", "do this instead", "person")
+    return lambda now: messages.steer(now, world.policy, task_id, "steer", "do this instead", actor="person")
 
 
 def claiming(world: World, worker: int | None = None) -> Start:
@@ -72,8 +71,7 @@ def burying(worker: int) -> Start:
 
 def spawning(world: World, parent: int, fence: int | None = None, label: str = "born") -> Start:
     order = world.order(SpawnRequest(f"do {label}", label), f"spawn:{label}")
-    args = world.spawning(parent, fence, [order])
-    return lambda now: spawn(now, *args)
+    return world.spawning(parent, fence, [order])
 
 
 # ---- stories -----------------------------------------------------------------------------------------

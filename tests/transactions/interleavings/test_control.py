@@ -230,7 +230,9 @@ async def test_steer_and_the_reading_of_the_result_cannot_both_win(
 
 async def test_late_finish_of_a_superseded_run_changes_nothing(stage: Stage, world: World, main: int) -> None:
     run = await world.started(main)
-    await stage.db.alone(messages.steer, world.policy, run.session_id, "steer", "do this instead", "person")
+    await stage.db.alone(
+        messages.steer, world.policy, run.session_id, "steer", "do this instead", actor="person"
+    )
     await world.claim()
 
     async def check(begun: Ended, finished: Ended) -> None:

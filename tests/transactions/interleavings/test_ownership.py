@@ -105,7 +105,7 @@ async def test_two_workers_share_a_nearly_full_lane_and_interrupted_runs_go_firs
     first = await world.hire()
     second = await world.hire()
     await stage.db.alone(workers.bury, dead)
-    await stage.db.alone(messages.steer, world.policy, steered_run.session_id, "s", "do this", "person")
+    await stage.db.alone(messages.steer, world.policy, steered_run.session_id, "s", "do this", actor="person")
 
     async def check(*claims: Ended) -> None:
         claimed = [one.session_id for ended in claims for one in ended.value]

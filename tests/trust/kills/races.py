@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.policy import Limits, Policy
 from clutch.core.spawn import SpawnRequest
 from clutch.engine.services import BlockIds
@@ -30,7 +31,7 @@ from clutch.store.sqlite import SqliteStore
 from clutch.store.transaction import Database, Tx
 from clutch.testing.postgres import temporary_server
 from clutch.transactions import sessions
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.wiring import DATABASE_FILE, SystemClock
 from tests.trust.processes import last_line
 
@@ -112,9 +113,11 @@ async def _prepare(race: Race) -> list[int]:
     async with _open(race) as db:
         for number in range(race.rounds):
             key = f"agent:main:chat:round-{number}"
-            root = await db.alone(sessions.open_session, ids.next(), key, "main", rights, None, ".")
+            root = await db.alone(
+                sessions.open_session, sessions.NewMain(ids.next(), key, "main", rights, None, ".")
+            )
             filling = [_order(ids, f"filling-{place}", place) for place in range(LIMIT - 1)]
-            await db.tx(root, spawn, POLICY, root, root, None, filling)
+            await db.tx(root, spawn, POLICY, root, root, filling)
             requesters.append(root)
     return requesters
 
@@ -152,14 +155,14 @@ async def _race(race: Race, number: int, requesters: Sequence[int], barrier: Bar
 
 
 async def _spawn(db: Database, requester: int, order: ChildRequest) -> bool:
-    (answer,) = await db.tx(requester, spawn, POLICY, requester, requester, None, [order])
+    (answer,) = await db.tx(requester, spawn, POLICY, requester, requester, [order])
     return isinstance(answer, Accepted)
 
 
 async def _check_then_insert(db: Database, requester: int, order: ChildRequest) -> bool:
     if await db.read(_children, requester) >= LIMIT:
         return False
-    (answer,) = await db.tx(requester, spawn, BOUNDLESS, requester, requester, None, [order])
+    (answer,) = await db.tx(requester, spawn, BOUNDLESS, requester, requester, [order])
     return isinstance(answer, Accepted)
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from clutch.core import ids
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.model import LetterKind
 from clutch.core.spawn import SpawnRequest
 from clutch.engine.live import Bus
@@ -31,7 +32,7 @@ from clutch.store.state_directory import StateDirectory
 from clutch.store.transaction import Database
 from clutch.transactions import control, inbox, messages, sessions
 from clutch.transactions.read import transcripts
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text, spawn
+from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.turn_begin import Begun
 from clutch.wiring import DATABASE_FILE, SystemClock
 from tests.trust.kills import bugs
@@ -125,7 +126,8 @@ class Life:
             key = str(ids.chat_key("main", name))
             workspace = str(self.assignment.directory / "files")
             root = await db.alone(
-                sessions.open_session, services.ids.next(), key, "main", rights, "terminal:story", workspace
+                sessions.open_session,
+                sessions.NewMain(services.ids.next(), key, "main", rights, "terminal:story", workspace),
             )
             await db.tx(root, inbox.post, root, f"user:{name}", LetterKind.USER, job)
             self.log.say(posted=name)
@@ -134,7 +136,7 @@ class Life:
             ChildRequest(idem, services.ids.next(), services.ids.uuid4(), SpawnRequest(job), place)
             for place, (idem, job) in enumerate(CLIENT_JOBS.items())
         ]
-        told = await db.tx(roots[-1], spawn, POLICY, roots[-1], roots[-1], None, orders)
+        told = await db.tx(roots[-1], spawn, POLICY, roots[-1], roots[-1], orders)
         for order, answer in zip(orders, told, strict=True):
             assert isinstance(answer, Accepted), answer
             self.client.accepted(order.idem, [ids.task_id(answer.task_id)])
@@ -153,7 +155,7 @@ class Life:
 
     async def _steer(self, db: Database, task_id: int) -> None:
         try:
-            await db.alone(messages.steer, POLICY, task_id, f"steer:{task_id}", STEERED, "client")
+            await db.alone(messages.steer, POLICY, task_id, f"steer:{task_id}", STEERED, actor="client")
         except control.NotPossible:
             self.log.say(too_late="steer", task=ids.task_id(task_id))
 

@@ -136,10 +136,10 @@ def _late_mail(post: Any) -> tuple[Any, ...]:
     said: list[int] = []
 
     @wraps(post)
-    def bug(*args: Any) -> Any:
+    def bug(*args: Any, **named: Any) -> Any:
         said.append(1)
         if len(said) % 5:
-            yield from post(*args)
+            yield from post(*args, **named)
 
     return (bug,)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from clutch.core import attachments, mentions
 from clutch.errors import InvalidInput
 from clutch.surfaces.http_client import Declined, GatewayClient, item_path
 
@@ -83,33 +84,30 @@ def answer(words: str) -> Callable[[GatewayClient], None]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Files: `@path` in a message appends the file's text. The submitted texts are kept in a private file.
+# Files: `@path` in a message appends the file's text (`core.mentions`). Absolute paths, `~` and links are the user's
+# own business here; only a state directory of Clutch is refused. The submitted texts are kept in a private file.
 
 HISTORY_FILE = "chat-history"
 HISTORY_MAX = 1000
-FILE_BYTES_MAX = 48 * 1024  #: a message may have 64 KiB, with the typed text
-_MENTIONED = re.compile(r"(?<!\S)@([^\s@]\S*)")
 
 
 def with_files(text: str, base: Path) -> str:
     """Append each mentioned file that exists to the text. Raises InvalidInput for a file that cannot be sent."""
-    found = dict.fromkeys(
-        name for name in _MENTIONED.findall(text) if (base / Path(name).expanduser()).is_file()
-    )
-    return "\n\n".join([text, *(_quoted(name, base / Path(name).expanduser()) for name in found)])
+    return mentions.with_files(text, lambda name: _content(name, base / Path(name).expanduser()))
 
 
-def _quoted(name: str, path: Path) -> str:
+def _content(name: str, path: Path) -> bytes | None:
+    if not path.is_file():
+        return None
+    if any(_is_state(folder) for folder in path.resolve().parents):
+        raise InvalidInput(f"@{name}", mentions.HIDDEN)
     with path.open("rb") as file:
-        raw = file.read(FILE_BYTES_MAX + 1)
-    if len(raw) > FILE_BYTES_MAX:
-        raise InvalidInput(f"@{name}", f"has more than {FILE_BYTES_MAX // 1024} KiB; let an agent read it")
-    try:
-        body = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"@{name}", "is not UTF-8 text; let an agent read it") from error
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
-    return f"{name}:\n{fence}\n{body}\n{fence}"
+        return file.read(mentions.FILE_BYTES_MAX + 1)
+
+
+def _is_state(folder: Path) -> bool:
+    known = (attachments.LOCK, *attachments.STATE_FILES)
+    return attachments.is_state({name for name in known if (folder / name).is_file()})
 
 
 def completions(word: str, base: Path) -> Iterator[str]:
@@ -117,13 +115,13 @@ def completions(word: str, base: Path) -> Iterator[str]:
     folder, _, start = word[1:].rpartition("/")
     place = base / Path(folder).expanduser() if folder or not word.startswith("@/") else Path("/")
     try:
-        names = sorted(one.name + ("/" if one.is_dir() else "") for one in place.iterdir())
+        found = sorted((one.name, one.is_dir()) for one in place.iterdir())
     except OSError:
         return
     before = f"@{folder}/" if folder or word.startswith("@/") else "@"
-    for name in names:
-        if name.startswith(start) and (start or not name.startswith(".")) and " " not in name:
-            yield before + name
+    for name, is_folder in found:
+        if mentions.completes(name, start):
+            yield f"{before}{name}{'/' if is_folder else ''}"
 
 
 def read_history(home: Path) -> list[str]:

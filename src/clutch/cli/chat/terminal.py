@@ -125,17 +125,6 @@ class Keyboard:
         return bool(select.select([self._input.fileno()], [], [], timeout_s)[0])
 
 
-@contextmanager
-def whole_screen() -> Iterator[None]:
-    """Use the terminal's second screen, so that the first is unchanged afterwards."""
-    sys.stdout.write("\x1b[?1049h\x1b[?25l")
-    try:
-        yield
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
-        sys.stdout.flush()
-
-
 # --------------------------------------------------------------------------------------------------
 # The lower edge of the terminal.
 

@@ -383,6 +383,15 @@ def whose_budget(name: str) -> str:
             return f"the budget of {owner}"
 
 
+def at_budget_limit(on_budget: str, *, is_headless: bool) -> str:
+    """Return what happens at the limit of a budget, as users read it. `on_budget`: the word of the policy."""
+    if on_budget == "end":
+        return "No new call is made; the run ends with the text it has."
+    if on_budget == "ask" and not is_headless:
+        return "No new call is made; the task waits in the inbox until the limit is raised."
+    return "The agent is asked to finish; the last call has no tools and answers with what there is."
+
+
 def budget_used_up(refused: BudgetExhausted) -> str:
     whose = whose_budget(refused.name)
     if refused.is_unpriced:

@@ -174,13 +174,6 @@ def fence(text: str, nonce: str) -> str:
     return "\n".join([_opening(nonce), *lines, _closing(nonce)])
 
 
-def unfence(block: str, nonce: str) -> str | None:
-    """The text of a block that is one fence with this nonce and nothing else."""
-    first, *data, last = block.split("\n") if "\n" in block else (block, block)
-    is_whole = first == _opening(nonce) and last == _closing(nonce)
-    return _decoded(data) if is_whole and all(line.startswith(_PREFIX) for line in data) else None
-
-
 def parse_fences(message: str, nonce: str | None = None) -> list[Fenced]:
     """All well-formed fences of a message in order; only those with `nonce` if one is given.
 

@@ -118,6 +118,7 @@ _SENTENCES: Mapping[Reason, tuple[str, str]] = {
     Reason.RESERVED: ("spawned", "Accepted. Its files are being created."),
     Reason.STARTED: ("started", "Started."),
     Reason.RESUMED: ("resumed", "Its worker was lost. Resumed at step {rest}."),
+    Reason.PAUSE: ("note", "Pause requested by {actor}."),
     Reason.UNPAUSED: ("unpaused", "Resumed by {actor}."),
     Reason.UNPARKED: ("unparked", "Resumed after waiting {rest}."),
     Reason.RESTARTED: ("started", "Restarted within the grace period. The error does not count."),
@@ -326,29 +327,16 @@ def command(stuck: Blocker, task: str) -> tuple[str, ...]:
 # ---- all of it, for a terminal ---------------------------------------------------------------------------
 
 
-def why_text(
-    headline: str,
+def why_lines(
     timeline: Sequence[TimelineEntry],
     attempts: Sequence[DeliveryAttempt],
     stuck: Blocker | None,
     task: str,
+    *,
     now: float,
     state: str | None = None,
-) -> str:
-    """`state`: as the commands in it name it."""
-    return "\n".join(_lines(headline, timeline, attempts, stuck, task, now, state))
-
-
-def _lines(
-    headline: str,
-    timeline: Sequence[TimelineEntry],
-    attempts: Sequence[DeliveryAttempt],
-    stuck: Blocker | None,
-    task: str,
-    now: float,
-    state: str | None,
 ) -> Iterator[str]:
-    yield headline
+    """`state`: as the commands in it name it."""
     targets = delivered_to(attempts)
     for line in timeline:
         yield f"  {clock(line.at, now)}  {happening(line, targets.get(line.at, PARENT))[1]}"

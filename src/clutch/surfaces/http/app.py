@@ -10,15 +10,18 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from clutch.api.problems import Problem
-from clutch.surfaces.http import completions, events, handlers, metrics
+from clutch.surfaces.http import chats, completions, devices, events, handlers, health, metrics
 from clutch.surfaces.http.auth import AuthMiddleware, Tokens, refusal
 from clutch.surfaces.http.routes import AppState, HttpRoute, Replays, endpoint
 
 ENTRIES: tuple[HttpRoute, ...] = (
     *handlers.ENTRIES,
     *handlers.ACTION_ENTRIES,
+    *chats.ENTRIES,
+    *devices.ENTRIES,
     *events.ENTRIES,
     *metrics.ENTRIES,
+    *health.ENTRIES,
     *completions.ENTRIES,
 )
 MCP = "/mcp"

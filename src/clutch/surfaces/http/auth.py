@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from clutch.api.shutdown import Visits
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.policy import Serving
 from clutch.core.rate_limit import Bucket
-from clutch.errors import UnsafeStateDirectory
+from clutch.errors import StoreError, UnsafeStateDirectory
 from clutch.surfaces.discovery import LOOPBACK, TOKEN_FILE, read_private
 from clutch.surfaces.http.browser import SESSIONS_FILE, Browsers, page
 
@@ -73,12 +73,16 @@ class Tokens:
 
     def __init__(self, home: Path, rules: Serving, port: int) -> None:
         self._home, self._rules = home, rules
-        self._inside: dict[str, set[asyncio.Task[object]]] = {}
+        #: Requests under way: the token of each, and the device it came from, if it was one.
+        self._inside: dict[asyncio.Task[object], tuple[str, str | None]] = {}
         self._buckets: dict[str, Bucket] = {}
         self._files: list[str] = []
         self._looked: list[tuple[int, int]] | None = None
         self._callers: Mapping[str, OperatorCaller] = {}
         self.browsers = Browsers(rules, port, home / SESSIONS_FILE)
+        self.browsers.on_end = self._end_device
+        self._ended: set[str] = set()  #: devices that are signed out since the last look
+        self._forgotten: frozenset[str] = frozenset()  #: ... and those that the store knows to be so
 
     def callers(self) -> Mapping[str, OperatorCaller]:
         """Return the callers; read again when the directory or one of its tokens has changed."""
@@ -98,25 +102,46 @@ class Tokens:
         return wait_s
 
     @contextmanager
-    def inside(self, token: str) -> Iterator[None]:
+    def inside(self, token: str, device: str | None) -> Iterator[None]:
         task = asyncio.current_task()
         assert task is not None, "a request is answered in a task"
-        others = self._inside.setdefault(token, set())
-        others.add(task)
+        self._inside[task] = token, device
         try:
             yield
         finally:
-            others.discard(task)
+            self._inside.pop(task, None)
 
-    async def watch(self) -> None:
-        """End the requests of tokens that are not valid any more."""
+    def is_valid(self, token: str, device: str | None) -> bool:
+        """Return whether requests with this token, from this device, are answered."""
+        return token in self.callers() and (device is None or self.browsers.is_device(device))
+
+    def _end_device(self, device: str) -> None:
+        """End the requests of a device that was signed out; the one that asked for it is answered."""
+        self._ended.add(device)
+        for task, (_, mine) in list(self._inside.items()):
+            if mine == device and task is not asyncio.current_task():
+                task.cancel()
+
+    async def watch(self, forget: Callable[[Collection[str]], Awaitable[None]]) -> None:
+        """End the requests of tokens that are not valid any more, and the notifications of devices that are signed out
+        (`forget`)."""
         while True:
             await asyncio.sleep(LOOK_S)
-            inside = [token for token, tasks in self._inside.items() if tasks]
-            for token in set(inside).difference(self.callers() if inside else ()):
-                self._buckets.pop(token, None)
-                for task in self._inside.pop(token):
+            await self._forget_ended(forget)
+            for task, (token, device) in list(self._inside.items()):
+                if not self.is_valid(token, device):
+                    self._buckets.pop(token, None)
+                    self._inside.pop(task, None)
                     task.cancel()
+
+    async def _forget_ended(self, forget: Callable[[Collection[str]], Awaitable[None]]) -> None:
+        ended = self.browsers.signed_out(self.callers()) | self._ended
+        if ended <= self._forgotten:
+            return
+        with suppress(StoreError):  # the next look tries again
+            await forget(ended - self._forgotten)
+            self._forgotten |= ended
+            self._ended -= ended
 
 
 def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
@@ -130,6 +155,7 @@ def _looks(home: Path, names: Sequence[str]) -> list[tuple[int, int]] | None:
 
 CALLER = "clutch.caller"  #: in the scope: who asks, as the server knows it
 TOKEN = "clutch.token"  #: ... and by which token  # noqa: S105
+DEVICE = "clutch.device"  #: ... and the id of the browser that is signed in; None for other clients
 BROWSER_PATH = "/v1/browser/session"  #: where a one-time code is changed for a cookie, and nowhere else
 PROOF_PATH = (
     "/v1/browser/proof"  #: where a page asks whether this is its gateway, before it sends anything else
@@ -175,19 +201,23 @@ class AuthMiddleware:
                 return await shown(scope, receive, send)
             token, scope[CALLER] = self._caller(scope, headers)
             scope[TOKEN] = token
+            scope[DEVICE] = (
+                None if "authorization" in headers else self._tokens.browsers.visited(cookie_of(headers))
+            )
             self._check_pace(token)
         except Problem as problem:
             await refusal(problem)(scope, receive, send)
             return
-        with self._visits.one(), self._tokens.inside(token):
+        with self._visits.one(), self._tokens.inside(token, scope[DEVICE]):
             await self._until_shown_out(token, scope, receive, send)
 
     async def _until_shown_out(self, token: str, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Answer the request. When its token is changed meanwhile, a response that has begun is ended in form."""
+        """Answer the request. When its token or its device is not valid any more, a response that has begun is ended in
+        form."""
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
-            if token in self._tokens.callers():
+            if self._tokens.is_valid(token, scope[DEVICE]):
                 raise
             with suppress(RuntimeError):  # nothing was said yet
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

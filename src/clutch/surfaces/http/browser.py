@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
+from clutch.core.devices import device_name
 from clutch.core.policy import Serving
 from clutch.errors import UnsafeStateDirectory
 from clutch.surfaces.discovery import read_private, write_private
@@ -33,16 +34,33 @@ from clutch.surfaces.discovery import read_private, write_private
 PRIVATE = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
 SESSIONS_FILE = "browsers.json"
 CODES_MAX, SESSIONS_MAX = 32, 100
+SEEN_S = 300.0  #: how old the last visit of a device in the file may be: not every request writes it
+
+
+class OneTimeCode(NamedTuple):
+    """`is_used`: it was sent once. `session`: the digest of the cookie that it was then exchanged for."""
+
+    token: str
+    until: float
+    is_phone: bool
+    is_used: bool = False
+    session: str | None = None
 
 
 class BrowserSession(NamedTuple):
-    """`token`, `key`: digests of the token it was opened with and of the key of its page. `until`: a moment of the
-    wall clock. `port`: where it was opened."""
+    """A browser that is signed in: a device. `token`, `key`: digests of the token it was opened with and of the key of
+    its page. `until`, `paired_at`, `seen_at`: moments of the wall clock. `port`: where it was opened. `id`: its name in
+    commands, which opens nothing."""
 
     token: str
     until: float
     port: int
     key: str
+    id: str
+    name: str
+    is_phone: bool
+    paired_at: float
+    seen_at: float
 
 
 class Browsers:
@@ -53,33 +71,46 @@ class Browsers:
     ) -> None:
         self._rules, self._port, self._file, self._now = rules, port, file, now
         self.run = secrets.token_urlsafe(16)
-        self._codes: dict[str, tuple[str, float]] = {}
-        self._used: dict[str, str] = {}  #: codes, and the digest of the cookie they were changed for
+        self._codes: dict[str, OneTimeCode] = {}
         self._sessions = _read(file)
+        self._saved_at = now()
+        self.on_end: Callable[[str], object] = str  #: ends the requests of a device
 
-    def code(self, token: str) -> str:
+    def code(self, token: str, *, is_phone: bool = False) -> str:
         _make_room(self._codes, CODES_MAX)
         made = secrets.token_urlsafe(32)
-        self._codes[made] = (token, self._now() + self._rules.code_s)
+        lasts_s = self._rules.phone_code_s if is_phone else self._rules.code_s
+        self._codes[made] = OneTimeCode(token, self._now() + lasts_s, is_phone)
         return made
 
     def redeemed(self, code: str) -> str | None:
         """Return the token of a code, once. A second use signs out the first browser: one of the two was not meant."""
-        if self._sessions.pop(self._used.pop(code, ""), None) is not None:
-            self._save()
-        token, until = self._codes.pop(code, ("", 0.0))
-        return token if until > self._now() else None
+        found = self._codes.get(code)
+        if found is None:
+            return None
+        if found.is_used:
+            del self._codes[code]
+            self._end(found.session)
+            return None
+        self._codes[code] = found._replace(is_used=True)
+        return found.token if found.until > self._now() else None
 
-    def opened(self, token: str, code: str | None = None) -> tuple[str, str]:
+    def opened(self, token: str, code: str | None = None, user_agent: str = "") -> tuple[str, str]:
         """Open a session and return its cookie and the key of its page, 256 random bits each."""
-        self._sessions = {name: one for name, one in self._sessions.items() if one.until > self._now()}
+        made, key, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._now()
+        used = None if code is None else self._codes.get(code)
+        if code is not None and used is None:
+            return made, key  # the code was used a second time meanwhile: this cookie opens nothing
+        self._sessions = {name: one for name, one in self._sessions.items() if one.until > now}
         _make_room(self._sessions, SESSIONS_MAX)
-        made, key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        until = self._now() + self._rules.browser_s
-        self._sessions[_digest(made)] = BrowserSession(_digest(token), until, self._port, _digest(key))
-        if code is not None:
-            _make_room(self._used, CODES_MAX)
-            self._used[code] = _digest(made)
+        is_phone = used is not None and used.is_phone
+        until = now + (self._rules.phone_s if is_phone else self._rules.browser_s)
+        about = (f"d_{secrets.token_hex(4)}", device_name(user_agent), is_phone, now, now)
+        self._sessions[_digest(made)] = BrowserSession(
+            _digest(token), until, self._port, _digest(key), *about
+        )
+        if code is not None and used is not None:
+            self._codes[code] = used._replace(session=_digest(made))
         self._save()
         return made, key
 
@@ -87,6 +118,11 @@ class Browsers:
         found = self._sessions.get(_digest(cookie))
         is_valid = found is not None and found.until > self._now() and found.port == self._port
         return found if is_valid else None
+
+    def lasts_s(self, cookie: str) -> float:
+        """Return how long a session that was just opened stays valid."""
+        found = self._session(cookie)
+        return 0.0 if found is None else found.until - self._now()
 
     def proof(self, cookie: str, nonce: str) -> str:
         """Return what only the gateway of this session can answer."""
@@ -105,12 +141,47 @@ class Browsers:
     def token_of(self, cookie: str, tokens: Iterable[str]) -> str | None:
         """Return which of the valid tokens a cookie stands for."""
         found = self._session(cookie)
+        return None if found is None else _token_of(found, tokens)
+
+    # ---- devices -----------------------------------------------------------------------------------------
+
+    def visited(self, cookie: str) -> str | None:
+        """Return the id of the device with this cookie, and note that it was here."""
+        found, now = self._session(cookie), self._now()
         if found is None:
             return None
-        return next((one for one in tokens if secrets.compare_digest(_digest(one), found.token)), None)
+        self._sessions[_digest(cookie)] = found._replace(seen_at=now)
+        if now - self._saved_at > SEEN_S:
+            self._save()
+        return found.id
+
+    def devices(self, tokens: Iterable[str]) -> list[BrowserSession]:
+        """Return the devices that are signed in with one of these tokens, the latest visit first."""
+        known, now = list(tokens), self._now()
+        found = [one for one in self._sessions.values() if one.until > now and _token_of(one, known)]
+        return sorted(found, key=lambda one: -one.seen_at)
+
+    def signed_out(self, tokens: Iterable[str]) -> frozenset[str]:
+        """Return the devices whose token is not valid any more."""
+        known = list(tokens)
+        return frozenset(one.id for one in self._sessions.values() if _token_of(one, known) is None)
+
+    def is_device(self, device: str) -> bool:
+        return any(one.id == device for one in self._sessions.values())
+
+    def revoke(self, device: str) -> None:
+        """Sign a device out and end its open requests now."""
+        self._end(next((name for name, one in self._sessions.items() if one.id == device), None))
+
+    def _end(self, session: str | None) -> None:
+        ended = None if session is None else self._sessions.pop(session, None)
+        if ended is not None:
+            self._save()
+            self.on_end(ended.id)
 
     def _save(self) -> None:
         """A session that cannot be saved, on a full disk, lasts until the gateway stops."""
+        self._saved_at = self._now()
         if self._file is not None:
             with suppress(OSError):
                 write_private(self._file, json.dumps(self._sessions))
@@ -122,12 +193,21 @@ def _read(file: Path | None) -> dict[str, BrowserSession]:
         return {}
     try:
         kept = json.loads(read_private(file))
-        return {
-            str(name): BrowserSession(str(token), float(until), int(port), str(key))
-            for name, (token, until, port, key) in kept.items()
-        }
+        return {str(name): _checked(BrowserSession(*one)) for name, one in kept.items()}
     except (OSError, ValueError, TypeError, LookupError, AttributeError, UnsafeStateDirectory):
         return {}
+
+
+def _checked(one: BrowserSession) -> BrowserSession:
+    moments = (float(one.until), float(one.paired_at), float(one.seen_at))
+    texts = (one.token, one.key, one.id, one.name)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(one.port, int):
+        raise TypeError("not a session")
+    return one._replace(until=moments[0], paired_at=moments[1], seen_at=moments[2])
+
+
+def _token_of(one: BrowserSession, tokens: Iterable[str]) -> str | None:
+    return next((token for token in tokens if secrets.compare_digest(_digest(token), one.token)), None)
 
 
 def _digest(secret: str) -> str:
@@ -151,14 +231,27 @@ def _make_room(known: dict[str, Any], most: int) -> None:
 # A page reads its data from the API with its cookie. Its content policy runs our own scripts only and loads nothing
 # from elsewhere, whatever a model may have written into a label.
 
-MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-PAGES = {"page.html": "/", "docs.html": "/v1/docs"}
+MEDIA = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "webmanifest": "application/manifest+json",
+}
+#: A service worker is in charge of the paths beside it and below: this one of the whole page.
+PAGES = {
+    "page.html": "/",
+    "docs.html": "/v1/docs",
+    "sw.js": "/sw.js",
+    "manifest.webmanifest": "/manifest.webmanifest",
+}
 HEADERS = {
     **PRIVATE,
     "connection": "close",  # as for every client without a token
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
-        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        " manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -170,7 +263,7 @@ HEADERS = {
 def files() -> dict[str, tuple[bytes, str]]:
     """Return content and media type by path. A view is a file: adding one adds its path."""
     found: dict[str, tuple[bytes, str]] = {}
-    top = resources.files("clutch.surfaces.web")
+    top = resources.files("clutch.surfaces").joinpath("web")
     for folder, names in (("", top), ("views/", top.joinpath("views"))):
         for one in names.iterdir():
             ending = one.name.rpartition(".")[2]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
@@ -14,12 +15,16 @@ from starlette.types import Scope as ASGIScope
 from clutch.api import reads
 from clutch.api.actions import ActionBody
 from clutch.api.feed import Feed, FeedBatch, FeedWatcher
+from clutch.errors import NotFound
+from clutch.store.transaction import Tx
 from clutch.surfaces.http.routes import WIRE, AppState, Ask, Query, route
 from clutch.transactions.read import timeline
+from clutch.transactions.read.targets import Standpoint
 
 PING_S = 15.0
 #: A page cannot see a comment. This event lets it notice within seconds that the gateway does not answer any more.
 ALIVE_S, ALIVE = 2.0, b"event: alive\ndata: {}\n\n"
+LIVE_CHARACTERS_MAX = 1000  #: of the names in `live`: a page shows a few at a time
 HELD_BYTES_MAX = (
     64 * 1024
 )  #: in a connection, above what the machine takes; the rest waits once for all who wait
@@ -30,14 +35,21 @@ class EventsQuery(Query):
     root: str | None = None
     task: str | None = None
     include: Literal["overview"] | None = None
+    live: Annotated[str | None, Field(max_length=LIVE_CHARACTERS_MAX)] = None
 
 
 class Stream(FeedWatcher):
     """A watcher with a connection of its own, of which there may be hundreds. Events are written to the connection at
     once; only when it is full, the task of the stream wakes and waits for it."""
 
-    def __init__(self, task_id: int | None, root_id: int | None, ping_s: float = PING_S) -> None:
-        super().__init__(task_id, root_id)
+    def __init__(
+        self,
+        task_id: int | None,
+        root_id: int | None,
+        live: frozenset[int] | None = None,
+        ping_s: float = PING_S,
+    ) -> None:
+        super().__init__(task_id, root_id, live)
         self._ping_s = ping_s
         self.wire: asyncio.Transport | None = None
         self.is_idle = False  #: nothing else writes to the connection
@@ -85,17 +97,30 @@ class Streamed(StreamingResponse):
 async def events(ask: Ask[ActionBody, EventsQuery]) -> Response:
     """Live events as Server-Sent Events; `Last-Event-ID`, or `after`, resumes where a connection ended.
 
-    With `include=overview` also the counts over all tasks, and `alive` every 2 s."""
+    With `include=overview` also the counts over all tasks, and `alive` every 2 s. `live`: text and tool calls only of
+    these tasks and sessions, separated by commas; an empty value means of none."""
     query, app = ask.query, ask.app
     after = ask.headers.get("last-event-id") or query.after
     place = None if after is None else timeline.parse(after)
     task = None if query.task is None else await app.read(reads.task_number, ask.who, query.task)
     root = None if query.root is None else await app.read(reads.root_number, ask.who, query.root)
+    live = None if query.live is None else await app.read(_sessions, ask.who, query.live)
     if query.include is None:
-        watcher = Stream(task, root)
+        watcher = Stream(task, root, live)
         return Streamed(watcher, _watched(app.feed, watcher, place, app.closing))
-    watcher = Stream(task, root, ALIVE_S)
+    watcher = Stream(task, root, live, ALIVE_S)
     return Streamed(watcher, _with_overview(app, watcher, place))
+
+
+def _sessions(now: float, who: Standpoint, targets: str) -> Tx[frozenset[int]]:
+    """Return the sessions that are named. One that was deleted meanwhile has no events, and a page need not know."""
+    found = set()
+    for target in filter(None, targets.split(",")):
+        try:
+            found.add((yield from reads.session(now, who, target)).session_id)
+        except NotFound:
+            continue
+    return frozenset(found)
 
 
 async def _with_overview(

@@ -1,4 +1,4 @@
-"""The HTTP paths: tasks, sessions, the gateway itself, its end, browser sign-in, spawn, the inbox, and all actions."""
+"""The HTTP paths: tasks, sessions, the gateway itself, its end, spawn, the inbox, and all actions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
-from starlette.responses import JSONResponse, Response
 
-from clutch import __version__
-from clutch.api import objects, reads, views
-from clutch.api.actions import ACTIONS, ActionBody, InThread, Until, Words
+from clutch.api import inbox_objects, objects, reads, views
+from clutch.api.actions import ACTIONS, ActionBody, ChatMessage, InThread, Until, Words
 from clutch.api.problems import Problem
 from clutch.api.shutdown import Leaving
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
+from clutch.api.timeline import TreeTimeline
 from clutch.api.views import Object
 from clutch.api.wait import first
 from clutch.contain import BackgroundTasks
@@ -36,12 +35,10 @@ from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.core.model import Outcome, Phase
 from clutch.core.policy import Policy
 from clutch.errors import DiskFull, Forbidden, InvalidInput
-from clutch.surfaces.http.auth import BROWSER_PATH, PROOF_PATH, cookie_name, cookie_of
 from clutch.surfaces.http.routes import Ask, Body, PageQuery, Query, Reply, action_route, route
-from clutch.transactions import delivery, idempotency, messages, workers
-from clutch.transactions.read import tasks, transcripts
+from clutch.transactions import delivery, idempotency, messages
+from clutch.transactions.read import transcripts
 from clutch.transactions.read.lists import LIMIT_MAX, ListState
-from clutch.transactions.read.tasks import By
 from clutch.transactions.workers import Working
 
 WAIT_S_MAX = 60.0
@@ -68,6 +65,10 @@ class ListQuery(Query):
 class WaitQuery(Query):
     timeout_seconds: Annotated[float, Field(alias="timeoutSeconds", ge=0, le=WAIT_S_MAX)] = 30.0
     until: Until = Until.ENDED
+
+
+class TimelineQuery(Query):
+    subtree: bool = False  #: from the task itself on, and not from the topmost task above it
 
 
 @route("GET", "/v1/tasks", tool="list")
@@ -122,6 +123,13 @@ async def replay(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Journal]:
     return Reply(await ask.app.read(reads.replay, *known))
 
 
+@route("GET", "/v1/tasks/{target}/timeline")
+async def timeline(ask: Ask[ActionBody, TimelineQuery]) -> Reply[TreeTimeline]:
+    """The tree of a task over time: what each task did from moment to moment, its tool calls, when and where its result
+    was delivered, and the critical path."""
+    return Reply(await ask.app.read(reads.tree_timeline, ask.who, ask.target, ask.query.subtree))
+
+
 @route("GET", "/v1/tasks/{target}/files/{name}")
 async def file(ask: Ask) -> Reply[objects.FileContent]:
     """A file that a task hands over, as long as it is kept; `content` in base64."""
@@ -165,7 +173,9 @@ async def list_sessions(ask: Ask[ActionBody, SessionsQuery]) -> Reply[objects.Se
     """Sessions, the latest active first."""
     query, rules = ask.query, ask.app.gateway.services.policy.history
     active_s = None if query.active_minutes is None else 60 * query.active_minutes
-    lines = await ask.app.read(transcripts.sessions, ask.caller, rules, (), query.limit, active_s)
+    lines = await ask.app.read(
+        transcripts.sessions, ask.caller, rules, kinds=(), limit=query.limit, active_s=active_s
+    )
     return Reply(views.sessions(lines))
 
 
@@ -179,9 +189,12 @@ async def session_transcript(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.M
 
 
 @route("POST", "/v1/sessions/{key}/messages", status=202)
-async def say(ask: Ask[Words]) -> Reply[objects.LetterObject]:
-    """A person's message to a main agent; a slash command is carried out instead."""
-    letter = await ask.app.gateway.say(ask.body.text, ask.path["key"], ask.key, ask.caller)
+async def say(ask: Ask[ChatMessage]) -> Reply[objects.LetterObject]:
+    """A person's message to a main agent; a slash command is carried out instead. With `files` the text of each file
+    that it mentions as `@path` is added, beneath the agent's workspace."""
+    gateway, key = ask.app.gateway, ask.path["key"]
+    text = await gateway.with_files(ask.body.text, key) if ask.body.files else ask.body.text
+    letter = await gateway.say(text, key, ask.key, ask.caller)
     return Reply({"letterId": letter})
 
 
@@ -286,49 +299,7 @@ async def delete(ask: Ask[ActionBody, DeleteQuery]) -> Reply[objects.Deleted]:
 
 
 # --------------------------------------------------------------------------------------------------
-# The gateway itself: health, usage, agents.
-
-DATABASE_S = 2.0  #: a health check reports a database that does not answer
-
-
-@route("GET", "/v1/health", answer=objects.Health)
-async def healthy(ask: Ask) -> Reply[objects.HealthDocument]:
-    """Whether the gateway is well: its version, its database, and how much is running, queued and undelivered."""
-    services, leaving = ask.app.gateway.services, ask.app.gateway.leaving
-    is_ending = services.stopping.is_set() or (leaving is not None and leaving.is_draining)
-    try:
-        async with asyncio.timeout(DATABASE_S):
-            found = await ask.app.read(workers.health)
-    except TimeoutError as error:
-        raise Problem("unavailable", f"the database has not answered for {DATABASE_S:g} s") from error
-    return Reply(
-        {
-            "status": "draining" if is_ending else "ok",
-            "version": __version__,
-            "schema": found.schema,
-            "database": "sqlite" if services.lives is None else "postgresql",
-            "workers": found.workers,
-            "running": found.running,
-            "queued": found.queued,
-            "undelivered": found.undelivered,
-            "model": None if services.check_model is None else services.policy.model_of(MAIN),
-            "problems": views.problems(services.problems()),
-            "pulses": {
-                name: {"at": views.moment(beat.at), "everySeconds": beat.period_s}
-                for name, beat in services.pulses.beats.items()
-            },
-        }
-    )
-
-
-class UsageQuery(Query):
-    by: By = By.ROOT
-
-
-@route("GET", "/v1/usage")
-async def usage(ask: Ask[ActionBody, UsageQuery]) -> Reply[objects.Spending]:
-    """Tokens and cost by root session, agent, model or day."""
-    return Reply(views.spending(ask.query.by, await ask.app.read(tasks.spending, ask.query.by)))
+# The gateway itself: its agents and its files. Health and costs are in `health.py`.
 
 
 @route("GET", "/v1/agents")
@@ -414,54 +385,10 @@ def _waited_for(one: Working) -> objects.WaitedFor:
     }
 
 
-# --------------------------------------------------------------------------------------------------
-# Signing a browser in: a client with a token gets a one-time code, which the browser exchanges for a cookie.
-#
-# The page that is opened with the code sends it as `Authorization: Code …`; no token is ever in an address, in a
-# history or within reach of a script. A cookie is accepted from our own page only: see `_check_own_page`.
-
-
-@route("POST", "/v1/browser/code", Scope.READ, answer=objects.Code, status=201)
-async def code(ask: Ask) -> Response:
-    """A code that lets a browser in, once and soon, with the scopes of this token."""
-    rules = ask.app.gateway.services.policy.serving
-    said = {"code": ask.app.browsers.code(ask.token), "expiresInSeconds": rules.code_s}
-    return JSONResponse(said, 201)  # not a `Reply`: an `Idempotency-Key` would write it to the database
-
-
-@route("POST", BROWSER_PATH, Scope.READ, answer=objects.LetIn)
-async def let_in(ask: Ask) -> Response:
-    """Change the code in `Authorization: Code …` for a cookie."""
-    if "authorization" not in ask.headers:  # a cookie opened this, and a cookie is no way to another one
-        raise Problem(
-            "invalid_input",
-            "Authorization: must be given: `Code …` with a one-time code, or `Bearer …` with the token",
-            field="Authorization",
-            remedy="clutch open",
-        )
-    lasts_s = ask.app.gateway.services.policy.serving.browser_s
-    kind, _, given = ask.headers["authorization"].partition(" ")
-    value, key = ask.app.browsers.opened(ask.token, given.strip() if kind.lower() == "code" else None)
-    said = JSONResponse({"status": "open", "expiresInSeconds": lasts_s, "pageKey": key})
-    said.set_cookie(cookie_name(ask.headers), value, max_age=int(lasts_s), httponly=True, samesite="strict")
-    return said
-
-
-class ProofQuery(Query):
-    nonce: Annotated[str, Field(min_length=16, max_length=64)]
-
-
-@route("GET", PROOF_PATH, Scope.READ)
-async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[objects.GatewayProof]:
-    """Prove to a page with a cookie that this is the gateway it signed in to. Empty proof: no session at this port."""
-    browsers = ask.app.browsers
-    return Reply({"run": browsers.run, "proof": browsers.proof(cookie_of(ask.headers), ask.query.nonce)})
-
-
 ENTRIES = (
-    list_tasks, one, tree, task_transcript, why, replay, file, result, receipt, wait,
+    list_tasks, one, tree, task_transcript, why, replay, timeline, file, result, receipt, wait,
     list_sessions, session_transcript, delete, say, in_thread, hear, halt, command, notify, wake, settled,
-    openapi, healthy, usage, agents, sweep, stop, drain, code, let_in, proof,
+    openapi, agents, sweep, stop, drain,
 )  # fmt: skip
 
 
@@ -559,15 +486,16 @@ _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 
 @route("GET", "/v1/inbox", tool="inbox")
-async def inbox(ask: Ask) -> Reply[objects.Inbox]:
+async def inbox(ask: Ask) -> Reply[inbox_objects.Inbox]:
     """Everything that waits for a decision: approvals, questions, plans, budgets."""
-    return Reply(await ask.app.read(reads.inbox, ask.who))
+    return Reply(await ask.app.read(reads.inbox, ask.who, ask.app.gateway.services.policy))
 
 
 @route("GET", "/v1/inbox/{id}")
-async def inbox_item(ask: Ask) -> Reply[objects.Item]:
+async def inbox_item(ask: Ask) -> Reply[inbox_objects.Item]:
     """One item of the inbox: by its id, or by the task or session that asks, in any form of a target."""
-    return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"]))
+    policy = ask.app.gateway.services.policy
+    return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"], policy))
 
 
 ACTION_ENTRIES = (spawn, inbox, inbox_item, *map(action_route, ACTIONS))

@@ -18,8 +18,8 @@ from clutch.core.views import Tally
 from clutch.ports import Limiter
 from clutch.surfaces.http.routes import AppState, Ask, route
 from clutch.transactions import workers
-from clutch.transactions.read import tasks
-from clutch.transactions.read.tasks import By
+from clutch.transactions.read import costs
+from clutch.transactions.read.costs import By
 
 TEXT = "text/plain; version=0.0.4"
 ALIVE = tuple(phase for phase in Phase if phase not in (Phase.COMPLETED, Phase.COMPLETED_GIVEUP))
@@ -58,7 +58,7 @@ async def metrics(ask: Ask) -> Response:
     """Everything that is counted, in the text format of Prometheus."""
     app = ask.app
     state, counted = await app.read(workers.health), await app.read(workers.counts)
-    used = await app.read(tasks.spending, By.MODEL)
+    used = await app.read(costs.spending, By.MODEL)
     told = (*_of_tasks(state, counted), *_of_models(used), *_of_process(app))
     return PlainTextResponse("".join(f"{line}\n" for one in told for line in one.lines()), media_type=TEXT)
 

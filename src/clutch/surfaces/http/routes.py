@@ -45,8 +45,9 @@ from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.errors import ClutchError, InvalidInput
 from clutch.logs import logger
 from clutch.store.transaction import TxFunction
-from clutch.surfaces.http.auth import CALLER, TOKEN, refusal
+from clutch.surfaces.http.auth import CALLER, DEVICE, TOKEN, refusal
 from clutch.surfaces.http.browser import PRIVATE, Browsers
+from clutch.surfaces.listen import GatewayReach
 from clutch.transactions import idempotency
 from clutch.transactions.read.lists import PAGE_MAX
 from clutch.transactions.read.targets import Standpoint
@@ -171,6 +172,8 @@ class AppState:
     closing: asyncio.Event
     browsers: Browsers
     overviews: Overviews
+    reach: GatewayReach
+    tokens: Callable[[], Iterable[str]]  #: the valid ones, each time it is asked
     state: str | None = None  #: as printed commands name the state directory; None: they need not
 
     @property
@@ -195,6 +198,7 @@ class Ask(Generic[B, Q]):
     key: str | None  #: `Idempotency-Key`: what is done under it is done once
     session: str | None = None  #: the key of the session the caller speaks from, if it said one
     token: str = field(default="", repr=False)  #: the token of the caller
+    device: str | None = None  #: the id of the browser that is signed in; None: another client
 
     @property
     def target(self) -> str:
@@ -400,6 +404,7 @@ async def _respond(entry: HttpRoute, app: AppState, replays: Replays, request: R
         key=key,
         session=session,
         token=request.scope[TOKEN],
+        device=request.scope[DEVICE],
     )
     if key is None:
         return _rendered(await entry.answered(ask))

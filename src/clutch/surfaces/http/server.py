@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ from clutch.surfaces.discovery import named_state
 from clutch.surfaces.http.app import make_app
 from clutch.surfaces.http.auth import Tokens
 from clutch.surfaces.http.routes import WIRE, AppState
+from clutch.surfaces.listen import reach_of
 from clutch.surfaces.mcp import Mount
+from clutch.transactions import push
 
 if TYPE_CHECKING:
     from clutch.api.gateway import Gateway
@@ -82,10 +85,17 @@ def _wired(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
 async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:
     """Answer requests until it is cancelled."""
     tokens = Tokens(home, gateway.services.policy.serving, sockets[0].getsockname()[1])
-    overviews = Overviews(gateway)
-    app = AppState(gateway, Feed(gateway), asyncio.Event(), tokens.browsers, overviews, named_state(home))
+    feed = Feed(gateway)
+    overviews = Overviews(gateway, feed)
+    reach = reach_of(names, sockets)
+    shared = (gateway, feed, asyncio.Event(), tokens.browsers, overviews)
+    app = AppState(*shared, reach, tokens.callers, named_state(home))
     mcp = Mount(app)
     served = make_app(app, tokens, mcp, names)
+
+    async def forget(devices: Collection[str]) -> None:
+        await app.write(push.forget, devices)
+
     server = Server(_config(served))
     server.config.load()
     server.config.loaded_app = (
@@ -95,13 +105,13 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     await server.startup(sockets=sockets)
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(app.feed.run())
+            group.create_task(feed.run())
             group.create_task(overviews.run())
             group.create_task(mcp.run())
-            group.create_task(tokens.watch())
+            group.create_task(tokens.watch(forget))
     finally:
         app.closing.set()  # requests that wait and streams end now
-        app.feed.wake()
+        feed.wake()
         await _stop(server, sockets)
 
 

@@ -11,8 +11,12 @@ const SILENT_MS = 5000; // two `alive` were missed
 let state = "connecting"; // then "live", "lost" or "signed out"
 let lostAt = null;
 let events = null;
+let ending = null; // the stream before, until the next one has begun: steps are not kept, and one in between would be lost
+let hasBegun = false;
 let lastEventAt = 0;
 let retry = null;
+let lastCursor = null; // of the event that was received last
+const live = new Map(); // part of the page -> the task or session whose text it shows
 let load = async () => null; // of the present view; returns the cursor from which events continue
 const listeners = new Set();
 const watchers = new Map(); // name of an event -> functions
@@ -25,6 +29,12 @@ export const connection = {
   onChange(act) { listeners.add(act); },
   on(names, act) { for (const name of [names].flat()) watchers.set(name, [...(watchers.get(name) ?? []), act]); },
   useLoader(act) { load = act; },
+  /** Receive text and tool calls of this task or session; `place` names the part of the page that shows them. */
+  showLive(place, target) {
+    if ((live.get(place) ?? "") === (target ?? "")) return;
+    if (target) live.set(place, target); else live.delete(place);
+    if (state === "live") listen(lastCursor);
+  },
   start,
   /** Tell the connection how a request of a view ended, so that a dead gateway is noticed at the first failure. */
   failed,
@@ -40,7 +50,7 @@ function become(next) {
 
 function failed(error) {
   if (isSignedOut(error)) {
-    events?.abort(); // each further request would count as a wrong token
+    abort(); // each further request would count as a wrong token
     become("signed out");
   } else if (error instanceof Unreachable) {
     lose();
@@ -48,8 +58,14 @@ function failed(error) {
   return problemText(error);
 }
 
-function lose() {
+function abort() {
   events?.abort();
+  ending?.abort();
+  [ending, hasBegun] = [null, false];
+}
+
+function lose() {
+  abort();
   forgetGateway(); // another program may have taken its port
   become("lost");
   retry ??= setTimeout(() => { retry = null; if (state !== "signed out") sync(); }, RETRY_MS);
@@ -85,12 +101,18 @@ function sync() {
 }
 
 function listen(cursor) {
-  events?.abort();
+  if (hasBegun) { ending?.abort(); ending = events; } else events?.abort();
+  hasBegun = false;
   const after = cursor ? `&after=${encodeURIComponent(cursor)}` : "";
+  const shown = encodeURIComponent([...new Set(live.values())].join(","));
   const mine = (events = new AbortController());
-  lastEventAt = Date.now();
-  const receiveMine = (name, data) => { if (mine === events && !mine.signal.aborted) receive(name, data); };
-  follow(`/v1/events?include=overview${after}`, mine.signal, receiveMine).catch(() => null).then(async () => {
+  [lastEventAt, lastCursor] = [Date.now(), cursor];
+  const receiveMine = (name, data) => {
+    if (mine.signal.aborted) return;
+    if (mine === events && !hasBegun) { hasBegun = true; ending?.abort(); ending = null; }
+    receive(name, data);
+  };
+  follow(`/v1/events?include=overview&live=${shown}${after}`, mine.signal, receiveMine).catch(() => null).then(async () => {
     if (mine !== events || mine.signal.aborted) return;
     // A stream does not say why it ended. Health does: unreachable, or signed out.
     forgetGateway();
@@ -109,6 +131,7 @@ function receive(name, data) {
   if (name === "gap") return lose(); // this reader was too slow: it loads again
   if (name === "alive" || data === undefined) return;
   const said = JSON.parse(data);
+  lastCursor = said.cursor ?? lastCursor;
   for (const act of watchers.get(name) ?? []) act(said, name);
 }
 

@@ -53,6 +53,12 @@ export function clock(moment) {
 
 export const minuteOf = (moment) => new Date(moment).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
+/** The time of day without seconds, or the date of another day: where many moments stand below each other. */
+export function moment(text) {
+  const at = new Date(text);
+  return at.toDateString() === new Date().toDateString() ? minuteOf(at) : at.toLocaleDateString();
+}
+
 /** Elapsed means one thing everywhere: since the task started, until it ended. */
 export function elapsed(task, now) {
   if (task.startedAt === null) return "";

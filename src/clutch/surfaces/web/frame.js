@@ -1,6 +1,6 @@
 // The frame around each view: navigation with counts, search, connection, warnings, and the title of the tab.
 
-import { at, go, link, onMove } from "/web/address.js";
+import { at, DEFAULTS, go, link, onMove } from "/web/address.js";
 import { connection } from "/web/connection.js";
 import { attribute, h, put, soon } from "/web/dom.js";
 import { minuteOf } from "/web/format.js";
@@ -47,9 +47,7 @@ export function showNotice(about, text) {
 const SAVED = [
   { title: "Active", filter: { state: "active" }, count: (sum) => sum.running + sum.queued + sum.waiting + sum.needsYou },
   { title: "Failed today", filter: { state: "failed" }, count: (sum) => sum.failed + sum.timeout + sum.lost },
-  { title: "Undelivered", filter: { state: "undelivered" }, count: (sum) => sum.undelivered },
 ];
-const NO_FILTER = { view: "tasks", state: "", session: "", agent: "", hours: "24", text: "", task: "", tab: "activity" };
 
 const navigationItem = (view) => h("li", {},
   h("a", { href: "/", "data-local": true, "data-view": view.name }, h("span", { text: view.title }), h("span", { class: "count" })));
@@ -60,12 +58,12 @@ const savedItem = (saved, place) => h("li", { class: place === 0 ? "saved first"
 function markNavigation() {
   for (const item of byId("views").querySelectorAll("a[data-view]")) {
     const isHere = at().view === item.dataset.view && !SAVED.some((one) => one.filter.state === at().state && at().state);
-    item.href = link({ ...NO_FILTER, view: item.dataset.view });
+    item.href = link({ ...DEFAULTS, view: item.dataset.view });
     attribute(item, "aria-current", isHere ? "page" : null);
   }
   for (const item of byId("views").querySelectorAll("a[data-saved]")) {
     const { filter } = SAVED[Number(item.dataset.saved)];
-    item.href = link({ ...NO_FILTER, ...filter });
+    item.href = link({ ...DEFAULTS, ...filter });
     attribute(item, "aria-current", at().view === "tasks" && at().state === filter.state ? "page" : null);
   }
   const search = document.querySelector("#search input");

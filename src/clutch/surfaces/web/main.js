@@ -7,13 +7,31 @@ import { at, follow, onMove } from "/web/address.js";
 import { connection } from "/web/connection.js";
 import { startFrame, showNotice, showView } from "/web/frame.js";
 import { apply, setOverview } from "/web/store.js";
+import { startWorker } from "/web/push.js";
+import { startTabs } from "/web/tabs.js";
+import { chatView } from "/web/views/chat.js";
+import { costsView } from "/web/views/costs.js";
+import { devicesView } from "/web/views/devices.js";
+import { healthView } from "/web/views/health.js";
+import { inboxView } from "/web/views/inbox.js";
 import { startPanel } from "/web/views/panel.js";
 import { tasksView } from "/web/views/tasks.js";
+import { timelineView } from "/web/views/timeline.js";
+import { undeliveredView } from "/web/views/undelivered.js";
 
-const VIEWS = [tasksView];
+const VIEWS = [
+  tasksView,
+  inboxView,
+  chatView,
+  costsView,
+  undeliveredView,
+  healthView,
+  devicesView,
+];
+const TREE_VIEWS = [timelineView]; // of one tree, reached from its tasks and not from the navigation
 let shown = null;
 
-const viewOf = (address) => VIEWS.find((one) => one.name === address.view) ?? VIEWS[0];
+const viewOf = (address) => [...VIEWS, ...TREE_VIEWS].find((one) => one.name === address.view) ?? VIEWS[0];
 
 function show() {
   const wanted = viewOf(at());
@@ -25,6 +43,8 @@ function show() {
 
 document.addEventListener("click", follow);
 startFrame(VIEWS);
+startTabs(VIEWS);
+startWorker();
 startPanel();
 onMove((now, before) => {
   if (viewOf(now) === viewOf(before)) return;

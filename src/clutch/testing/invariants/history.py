@@ -27,7 +27,7 @@ def _guard(made: Made) -> tuple[int, int, int] | None:
     if isinstance(owned := made.args[0] if made.args else None, OwnedRun):
         return owned.session_id, made.worker_id, owned.fence
     at = _fence_at(made.fn)
-    fence = None if at is None else made.args[at]
+    fence = None if at is None else made.named.get("fence", None if at >= len(made.args) else made.args[at])
     return None if fence is None else (made.args[1], made.worker_id, fence)
 
 

@@ -82,7 +82,7 @@ class Shadow:
 def _accepted(made: Made) -> Iterator[tuple[str, int]]:
     """Key and number of every task that the caller of this transaction, or its model, was shown as accepted."""
     if made.name == "spawn":
-        for order, answer in zip(made.args[4], made.value, strict=True):
+        for order, answer in zip(made.args[3], made.value, strict=True):
             if isinstance(answer, Accepted) and not answer.is_spawning:
                 yield order.idem, answer.task_id
     if made.name == "delegate":

@@ -48,8 +48,8 @@ class Background:
     async def _gossip(self) -> None:
         """Agents write to each other whenever they like; what they are answering decides whether they may."""
         sender, target = self._rng.sample(self._user.mains, 2)
-        known = (self._world.policy, target, self._user.key("gossip"), "any news?", sender, "agent")
-        await self._user.surely(None, messages.send_to_session, *known)
+        known = (self._world.policy, target, self._user.key("gossip"), "any news?")
+        await self._user.surely(None, messages.send_to_session, *known, sender_id=sender, actor="agent")
 
     async def _thread(self) -> None:
         job = self._world.author.child_job(0)
@@ -69,7 +69,7 @@ class Background:
         if chosen is not None:
             *thread, _ = chosen
             words = script.words(self._world.author.small_job())
-            known = (self._world.policy, *thread, self._user.key("write"), words)
+            known = (self._world.policy, thread, self._user.key("write"), words)
             await self._user.surely(None, messages.heard_in_thread, *known)
 
     async def _unfocus(self) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from clutch.ports import Clock
-from clutch.store.inline import LockstepStore, TransactionCall
 from clutch.store.jobs import Answers, StatementGroup, function_name
 from clutch.store.transaction import Row, Spoiled, TransactionOutcome, Tx
-from clutch.transactions.sessions import LostRun, OwnedRun
+from clutch.testing.inline_store import LockstepStore, TransactionCall
+from clutch.transactions.sessions import LostRun, NewMain, OwnedRun
 
 #: a table and the row's number in it
 Written: TypeAlias = tuple[str, int]
@@ -53,7 +53,8 @@ class Made:
             return list(self.args[:1])
         first = self.args[0] if self.args else None
         owned = [first.session_id, first.fence, first.run_id] if isinstance(first, OwnedRun) else []
-        return [*owned, *(arg for arg in self.args if type(arg) is int)]
+        given = (arg.id if isinstance(arg, NewMain) else arg for arg in (*self.args, *self.named.values()))
+        return [*owned, *(arg for arg in given if type(arg) is int)]
 
     def start(self, now: float) -> Tx[Any]:
         """The transaction, recorded. It may be started again; then what was recorded before is dropped."""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from clutch.core.authority import AgentGrant, root_rights
+from clutch.core.authority import to_text as rights_text
 from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.model import LetterKind
@@ -30,7 +31,7 @@ from clutch.testing.simulation.agents import spawn_request
 from clutch.testing.simulation.faults import Dead, Fault
 from clutch.testing.simulation.gateway import Gateway, sim_uuid4
 from clutch.transactions import control, inbox, messages, sessions, usage
-from clutch.transactions.spawn import Accepted, ChildRequest, rights_text
+from clutch.transactions.spawn import Accepted, ChildRequest
 
 if TYPE_CHECKING:
     from clutch.testing.simulation.world import World
@@ -84,7 +85,9 @@ def _answer(
     for said in (*mistakes, meant):
         decision, text, seen = said
         with suppress(*(() if said is meant else (QuestionChanged, InvalidInput))):
-            yield from messages.answer(now, policy, question_id, decision, text, seen, "person")
+            yield from messages.answer(
+                now, policy, question_id, decision, text, seen_hash=seen, actor="person"
+            )
             return None if said is meant else said
     raise AssertionError("what was meant ends the loop")
 
@@ -102,11 +105,11 @@ class SimUser:
         rights = rights_text(root_rights(AgentGrant(depth_max=self._world.policy.limits.depth_max)))
         for number in range(count):
             key = f"agent:main:chat:m{number}"
-            made = (self._new_id(), key, "main", rights, f"terminal:{number}", ".")
+            made = sessions.NewMain(self._new_id(), key, "main", rights, f"terminal:{number}", ".")
             if self._rng.random() < self._world.setting.thrift:
-                opened = await self.surely(None, usage.open_root, self._world.policy, *made)
+                opened = await self.surely(None, usage.open_root, self._world.policy, made)
             else:
-                opened = await self.surely(None, sessions.open_session, *made)
+                opened = await self.surely(None, sessions.open_session, made)
             self.mains.append(opened)
             await self._tell(self.mains[-1], script.words(self._world.author.main_job(depth_left)))
             await asyncio.sleep(self._rng.random())
@@ -156,9 +159,10 @@ class SimUser:
 
     # ---- asking --------------------------------------------------------------------------------------
 
-    async def surely(self, key: int | None, fn: Callable[..., Any], *args: Any) -> Any:
+    async def surely(self, key: int | None, fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
         def call(gateway: Gateway) -> Awaitable[Any]:
-            return gateway.db.alone(fn, *args) if key is None else gateway.db.tx(key, fn, *args)
+            db = gateway.db
+            return db.alone(fn, *args, **named) if key is None else db.tx(key, fn, *args, **named)
 
         return await self._somewhere(call, fn.__name__)
 
@@ -205,7 +209,7 @@ class SimUser:
     async def _tell(self, session_id: int, text: str) -> None:
         key = self.key("say")
         place = self._rng.choice(("", f"web:{session_id}"))  # people write from here and from there
-        await self.surely(session_id, inbox.post, session_id, key, LetterKind.USER, text, place)
+        await self.surely(session_id, inbox.post, session_id, key, LetterKind.USER, text, route=place)
         self._world.observer.said(session_id, key, text)
 
     async def _say(self) -> None:
@@ -252,7 +256,7 @@ class SimUser:
         job = self._world.author.small_job()
         text = script.words(job) if self._rng.random() < 0.5 else f"rather {job['name']}"
         await self.surely(
-            None, messages.steer, self._world.policy, chosen[0], self.key("steer"), text, "person"
+            None, messages.steer, self._world.policy, chosen[0], self.key("steer"), text, actor="person"
         )
         return True
 
@@ -264,7 +268,7 @@ class SimUser:
         job = self._world.author.small_job()
         text = script.words(job) if self._rng.random() < 0.3 else f"and {job['name']}"
         await self.surely(
-            None, messages.send, self._world.policy, chosen[0], self.key("send"), text, "person"
+            None, messages.send, self._world.policy, chosen[0], self.key("send"), text, actor="person"
         )
         return True
 
@@ -302,7 +306,9 @@ class SimUser:
     async def _regret(self, task_id: int) -> None:
         await asyncio.sleep(self._rng.random() * 0.15)
         words = script.words(self._world.author.small_job())
-        await self._peacefully(control.again, task_id, "continue", self.key("continue"), words, "person")
+        await self._peacefully(
+            control.again, task_id, "continue", self.key("continue"), text=words, actor="person"
+        )
 
     async def _pause(self) -> bool:
         chosen = self._one("phase NOT IN ('completed', 'completed_giveup')")
@@ -332,7 +338,7 @@ class SimUser:
         task_id, plan, _ = chosen
         seen = plan_hash(plan or "")
         await self.surely(
-            None, messages.decide, self._world.policy, task_id, verdict, seen, "so be it", "person"
+            None, messages.decide, self._world.policy, task_id, verdict, seen, text="so be it", actor="person"
         )
 
     async def _answer(self) -> bool:
@@ -372,7 +378,7 @@ class SimUser:
             return False
         text = "" if how == "retry" else script.words(self._world.author.small_job())
         await self.surely(
-            None, control.again, self._world.policy, chosen[0], how, self.key(how), text, "person"
+            None, control.again, self._world.policy, chosen[0], how, self.key(how), text=text, actor="person"
         )
         return True
 
@@ -438,13 +444,15 @@ class SimUser:
                     await self._peacefully(control.dismiss, task_id, "person")
                 case "retry":
                     await self._peacefully(control.open_main, root_id)
-                    await self._peacefully(control.again, task_id, "retry", self.key("retry"), "", "person")
+                    await self._peacefully(
+                        control.again, task_id, "retry", self.key("retry"), text="", actor="person"
+                    )
                 case _:
                     pass
         return bool(new)
 
-    async def _peacefully(self, fn: Callable[..., Any], *args: Any) -> None:
+    async def _peacefully(self, fn: Callable[..., Any], *args: Any, **named: Any) -> None:
         try:
-            await self.surely(None, fn, self._world.policy, *args)
+            await self.surely(None, fn, self._world.policy, *args, **named)
         except ClutchError as error:
             self._world.tell(f"person cannot {fn.__name__}: {type(error).__name__}")

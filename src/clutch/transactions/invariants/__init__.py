@@ -6,12 +6,15 @@ that reaches the wrong reader, rights that grow on the way down."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from clutch.core.authority import NEVER_FOR_CHILDREN
 from clutch.core.model import OWN_REPLY_KINDS
 from clutch.core.policy import Policy
+from clutch.core.redaction import redact
+from clutch.core.text.format import visible
 from clutch.store.transaction import Tx
 from clutch.transactions.conditions import IS_DEAD, IS_OPEN
 from clutch.transactions.invariants.core import (
@@ -132,6 +135,7 @@ NEEDS: Final[tuple[InvariantQuery, ...]] = (
 # Which invariants can be asked of a database at any moment, and how one is asked. A few need functions that only SQLite
 # has, and are asked there only.
 
+EXAMPLE_CHARS_MAX: Final = 200
 BROKEN_MAX: Final = 5  #: examples of one broken promise
 
 _ANY_TIME: Final = frozenset(
@@ -161,3 +165,24 @@ def broken(now: float, query: InvariantQuery) -> Tx[list[str]]:
     """What breaks it: nothing, or a few examples."""
     rows = yield filled(query, Policy(), now=repr(now), blob="{blob}", fixed_depth="1"), ()
     return [f"{row[0]} {row[1]}" for row in rows[:BROKEN_MAX]]
+
+
+@dataclass(frozen=True, slots=True)
+class InvariantCheck:
+    """An invariant and what breaks it. `is_checked` False: the query took too long."""
+
+    query: InvariantQuery
+    examples: tuple[str, ...] = ()
+    is_checked: bool = True
+
+    @property
+    def state(self) -> Literal["ok", "violated", "not checked"]:
+        if not self.is_checked:
+            return "not checked"
+        return "violated" if self.examples else "ok"
+
+
+def checked(query: InvariantQuery, examples: Sequence[str] | None) -> InvariantCheck:
+    """Return the check as users read it: rows contain texts of models. None: it took too long."""
+    shown = (visible(redact(one).text, EXAMPLE_CHARS_MAX) for one in examples or ())
+    return InvariantCheck(query, tuple(shown), examples is not None)

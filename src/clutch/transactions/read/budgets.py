@@ -5,6 +5,7 @@ Apart from `usage`, because `clutch ps` reads a store with these and loads no po
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from clutch.core.budget import Budget, BudgetKind
@@ -20,6 +21,11 @@ def look(names: Sequence[str]) -> Tx[list[Budget]]:
     """Only to show them: nothing is locked, and what is spent may be more by now."""
     sql = f"SELECT {COLUMNS} FROM purses WHERE name {{any}} ORDER BY name"  # noqa: S608 (constant columns)
     return [budget_of(row) for row in (yield sql, (list(names),))]
+
+
+def day_name(at: float) -> str:
+    """Return the name of the budget of the day, which counts in UTC."""
+    return f"{BudgetKind.DAY}:{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
 
 
 def budget_of(row: Row) -> Budget:

@@ -1,23 +1,30 @@
 """The inbox: questions of runs, plans that await approval and tools that changed, from any depth, oldest
-first. Reads."""
+first; and where they come from. Reads."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from clutch.core import ids
+from clutch.core.authority import canonical, from_text
+from clutch.core.budget import Budget
 from clutch.core.ids import CANDIDATES_MAX, Candidate, WaitingItem, items_meant, parse_target, plan_hash
 from clutch.core.model import NO_SESSION
+from clutch.core.policy import Life, OnReject, Policy
+from clutch.core.questions import Decision, QuestionKind
+from clutch.core.text.decisions import DecisionContext, consequences
 from clutch.errors import AmbiguousTarget, NotFound
-from clutch.store.transaction import Tx
+from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_UNTOLD
-from clutch.transactions.read import targets
+from clutch.transactions.read import budgets, targets
 from clutch.transactions.read.targets import Standpoint
 
 PLAN = "plan"
+SHELL = "shell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,8 @@ class InboxItem:
     detail: Mapping[str, Any]
     hash: str
     asked_at: float
+    session_id: int = NO_SESSION
+    rejections: int = 0  #: of earlier plans of the task
 
 
 def waiting_items(now: float, root_id: int | None = None) -> Tx[list[InboxItem]]:
@@ -48,13 +57,13 @@ def waiting_items(now: float, root_id: int | None = None) -> Tx[list[InboxItem]]
         values,
     )
     plans = yield (
-        "SELECT t.id, s.key, t.label, t.depth, t.result,"  # noqa: S608 (constant words)
+        "SELECT t.id, s.key, t.label, t.depth, t.result, t.plan_round,"  # noqa: S608 (constant words)
         " (SELECT MAX(e.at) FROM events e WHERE e.task_id = t.id AND e.to_phase = 'awaiting_approval')"
         f" FROM tasks t JOIN sessions s ON s.id = t.id WHERE t.phase = 'awaiting_approval' AND {IS_UNTOLD}"
         f"{of_one}",
         values,
     )
-    items = [_question(*row) for row in asked] + [_plan(*row) for row in plans]
+    items = [*map(_question, asked), *map(_plan, plans)]
     return sorted(items, key=lambda item: (item.asked_at, item.id))
 
 
@@ -105,21 +114,23 @@ def is_asking(now: float, session_ids: Sequence[int]) -> Tx[bool]:
     return bool(asked or plans)
 
 
-def _question(
-    session_id: int,
-    number: int,
-    kind: str,
-    task_id: int | None,
-    key: str | None,
-    label: str | None,
-    depth: int | None,
-    body: str,
-    *rest: Any,
-) -> InboxItem:
+def _question(row: Row) -> InboxItem:
+    session_id, number, kind, task_id, key, label, depth, body, shown, asked_at = row
     detail = json.loads(body)
     who = f"MCP server {detail['mcpServer']}" if session_id == NO_SESSION else label
+    text = _words(detail)
     return InboxItem(
-        ids.question_id(number), kind, task_id, key, who, depth or 0, _words(detail), detail, *rest
+        ids.question_id(number),
+        kind,
+        task_id,
+        key,
+        who,
+        depth or 0,
+        text,
+        detail,
+        shown,
+        asked_at,
+        session_id,
     )
 
 
@@ -130,13 +141,128 @@ def _words(detail: Mapping[str, Any]) -> str:
     return str(detail.get("question") or detail.get("text") or "")
 
 
-def _plan(
-    task_id: int, key: str, label: str, depth: int, plan: str | None, asked_at: float | None
-) -> InboxItem:
+def _plan(row: Row) -> InboxItem:
+    task_id, key, label, depth, plan, rejections, asked_at = row
     text = plan or ""
+    shown = plan_hash(text)
     return InboxItem(
-        ids.task_id(task_id), PLAN, task_id, key, label, depth, text, {}, plan_hash(text), asked_at or 0.0
+        ids.task_id(task_id),
+        PLAN,
+        task_id,
+        key,
+        label,
+        depth,
+        text,
+        {},
+        shown,
+        asked_at or 0.0,
+        task_id,
+        rejections,
     )
+
+
+# --------------------------------------------------------------------------------------------------
+# Where the items come from, and what a decision does there. Reads.
+
+
+class PathStep(NamedTuple):
+    session_key: str
+    task_id: int | None
+    label: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemOrigin:
+    """`path`: from the top of the tree to the session that asks; empty: the gateway asks."""
+
+    agent_id: str | None = None
+    path: tuple[PathStep, ...] = ()
+    directory: str | None = None  #: where an approved command starts
+    is_sandboxed: bool | None = None  #: whether an approved command runs in the sandbox; None: not known
+    budget: Budget | None = None
+    consequences: Mapping[Decision, str] = field(default_factory=dict)
+
+
+def origins(now: float, items: Sequence[InboxItem], policy: Policy | None = None) -> Tx[list[ItemOrigin]]:
+    """One for each item. `policy`: the one that holds when the run resumes; without it some effects are not known."""
+    del now
+    askers = sorted({item.session_id for item in items} - {NO_SESSION})
+    sessions = {row[0]: row[1:] for row in (yield _ASKERS, (askers,))}
+    paths: dict[int, list[PathStep]] = {}
+    for asker, *step in (yield _PATHS, (askers,)):
+        paths.setdefault(asker, []).append(PathStep(*step))
+    wanted = sorted({str(item.detail["purse"]) for item in items if "purse" in item.detail})
+    purses = {purse.name: purse for purse in (yield from budgets.look(wanted))} if wanted else {}
+    asked = Counter(item.session_id for item in items)
+    found = []
+    for item in items:
+        about = sessions.get(item.session_id)
+        asker = replace(
+            DecisionContext() if about is None else _asker(item, about, policy),
+            others=asked[item.session_id] - 1,
+            budget=purses.get(str(item.detail.get("purse"))),
+        )
+        found.append(
+            ItemOrigin(
+                None if about is None else about[0],
+                tuple(paths.get(item.session_id, ())),
+                asker.directory,
+                asker.is_sandboxed,
+                asker.budget,
+                consequences(QuestionKind(item.kind), item.detail, asker),
+            )
+        )
+    return found
+
+
+_ASKERS = (
+    "SELECT s.id, s.agent_id, s.rights, s.workspace, t.spec FROM sessions s LEFT JOIN tasks t ON t.id = s.id"
+    " WHERE s.id {any}"
+)
+#: Imported sessions can be each other's parent: the level ends the walk.
+_PATHS = (
+    "WITH RECURSIVE above(asker, id, parent_id, level) AS ("
+    "SELECT id, id, parent_id, 0 FROM sessions WHERE id {any}"
+    " UNION ALL SELECT a.asker, s.id, s.parent_id, a.level + 1 FROM above a JOIN sessions s ON s.id = a.parent_id"
+    " WHERE a.level < 30)"
+    " SELECT a.asker, s.key, t.id, t.label FROM above a JOIN sessions s ON s.id = a.id LEFT JOIN tasks t ON t.id = a.id"
+    " ORDER BY a.asker, a.level DESC"
+)
+
+
+def _asker(item: InboxItem, about: Sequence[Any], policy: Policy | None) -> DecisionContext:
+    agent_id, stored, workspace, spec = about
+    asked = json.loads(spec) if spec else {}
+    runtime, directory, is_sandboxed = asked.get("runtime"), None, None
+    if runtime is None and canonical(str(item.detail.get("tool"))) == SHELL:
+        is_sandboxed = _is_sandboxed(stored, agent_id, policy)
+        directory = _directory(workspace or ".", item.detail.get("args"), asked.get("cwd"))
+    return DecisionContext(
+        is_task=item.task_id is not None,
+        runtime=runtime,
+        directory=directory,
+        is_sandboxed=is_sandboxed,
+        rejections=item.rejections,
+        rejections_max=None if policy is None else _rejections_max(policy.life),
+    )
+
+
+def _rejections_max(life: Life) -> int:
+    return life.plan_rounds_max if life.on_reject is OnReject.REVISE else 0
+
+
+def _is_sandboxed(stored: str, agent_id: str, policy: Policy | None) -> bool | None:
+    """A sandboxed session stays sandboxed; a policy that sandboxes the agent now holds for it, too."""
+    if from_text(stored).sandbox:
+        return True
+    return None if policy is None else policy.grant(agent_id).sandbox
+
+
+def _directory(workspace: str, args: object, usual: str | None) -> str:
+    """As the shell tool joins them: a directory of the call's own, else that of the task, beneath the workspace."""
+    given = args.get("cwd") if isinstance(args, Mapping) else None
+    chosen = given if isinstance(given, str) and given != "." else usual or "."
+    return "/".join([workspace, *(part for part in chosen.split("/") if part not in ("", "."))])
 
 
 # --------------------------------------------------------------------------------------------------

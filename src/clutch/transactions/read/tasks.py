@@ -9,9 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 
 from clutch.core import ids, messages
@@ -19,7 +17,7 @@ from clutch.core.attachments import StoredFile, handed
 from clutch.core.budget import Budget, CallState
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
-from clutch.core.model import REASONS, Delivery, Outcome, Path, Phase, Plan, Reason
+from clutch.core.model import REASONS, Delivery, Outcome, Phase, Plan
 from clutch.core.questions import QuestionKind
 from clutch.core.status import question_text
 from clutch.core.text.format import main_argument
@@ -27,11 +25,11 @@ from clutch.core.text.tasks import Contract
 from clutch.core.views import (
     NOTHING_USED,
     CurrentTool,
-    DeliveryView,
     OpenQuestion,
     PlanView,
     Tally,
     TaskView,
+    delivery_view,
     evidence_of,
 )
 from clutch.store.transaction import Row, Tx
@@ -75,12 +73,23 @@ def ids_below(session_id: int) -> Tx[list[int]]:
     return [row[0] for row in rows]
 
 
+def above(now: float, task_ids: Sequence[int]) -> Tx[list[TaskView]]:
+    """The ancestors of these tasks, without them: what they use and whom they wait for changes with their subagents."""
+    rows = yield (
+        "WITH RECURSIVE above(id) AS (SELECT requester_id FROM tasks WHERE id {any}"
+        " UNION SELECT t.requester_id FROM tasks t JOIN above a ON t.id = a.id) SELECT id FROM above",
+        (list(task_ids),),
+    )
+    return (yield from of(now, sorted({row[0] for row in rows} - set(task_ids))))
+
+
 _TASKS = (
     "SELECT t.id, t.requester_id, t.root_id, s.key, r.key, o.key, t.depth, s.role, s.agent_id, t.label, t.phase,"  # noqa: S608
     " t.reason, t.detail, t.outcome, t.error, t.generation, t.created_at, t.started_at, t.ended_at, s.progress_at,"
     " t.deadline_at, t.delivery, t.delivery_reason, t.attempts, t.plan, t.plan_round,"
     " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
-    f" s.head - s.base, t.wake_at, s.paused, {open_question('t')}"
+    f" s.head - s.base, t.wake_at, s.paused, {open_question('t')}, CASE WHEN t.delivery = 'undelivered' THEN"
+    " (SELECT MAX(e.at) FROM events e WHERE e.task_id = t.id AND e.reason = 'undelivered') END"
     " FROM tasks t LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id"
     " LEFT JOIN sessions o ON o.id = t.root_id WHERE t.id {any} ORDER BY t.created_at, t.id"
 )
@@ -239,14 +248,15 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
         detail, outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
         delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, wake_at,
-        paused, asked,
+        paused, asked, given_up_at,
     ) = row  # fmt: skip
     runs = about.runs.get(task_id)
     own = about.own.get(task_id, NOTHING_USED)
     total, active = about.children.get(task_id, (0, 0))
     turn = (task_id, generation)
     work = about.work.get(task_id, _IDLE) if phase == Phase.RUNNING else _IDLE
-    telling = _telling(Delivery(delivery), REASONS[delivery_reason], detail, attempts, about.told.get(turn))
+    over_at = given_up_at or about.told.get(turn)
+    telling = delivery_view(Delivery(delivery), REASONS[delivery_reason], detail, attempts, over_at)
     return TaskView(
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, Phase(phase),
         REASONS[reason], detail, None if outcome is None else Outcome(outcome), error, generation, created_at,
@@ -278,17 +288,6 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
 def _question(asked: str) -> OpenQuestion:
     kind, _, body = asked.partition(" ")
     return OpenQuestion(QuestionKind(kind), question_text(json.loads(body)))
-
-
-_PATHS: Mapping[str, Path] = {path.value: path for path in Path}
-
-
-def _telling(state: Delivery, reason: Reason, detail: str, attempts: int, at: float | None) -> DeliveryView:
-    """Return the delivery of a task. Of a delivered result the stored reason is the path it took."""
-    if state is Delivery.DELIVERED:
-        path = _PATHS.get(reason)
-        return DeliveryView(state, path, Reason.NONE if path else reason, attempts + 1, at=at)
-    return DeliveryView(state, None, reason, attempts, detail=detail if state is Delivery.UNSURE else "")
 
 
 def _plan(plan: Plan, phase: str, rounds: int, awaiting: str | None) -> PlanView | None:
@@ -388,46 +387,3 @@ def known(now: float, task_id: int) -> Tx[tuple[str, str] | None]:
         (task_id,),
     )
     return (str(rows[0][0]), str(rows[0][1])) if rows else None
-
-
-# --------------------------------------------------------------------------------------------------
-# What model calls have used, added up by root, agent, model or day. A read; the ledger outlives transcripts.
-
-DAY_S = 86_400
-
-
-class By(StrEnum):
-    ROOT = "root"
-    AGENT = "agent"
-    MODEL = "model"
-    DAY = "day"  #: in UTC
-
-
-#: A call without an answer is counted with the model that answers to this name.
-_KNOWN = (
-    " LEFT JOIN (SELECT model, MAX(effective) AS effective FROM usage GROUP BY model) k ON k.model = u.model"
-)
-#: Constant words. A deleted session belongs to no task any more, but what it used is not forgotten.
-_GROUPS = {
-    By.ROOT: "COALESCE(r.key, '(deleted)')",
-    By.AGENT: "COALESCE(s.agent_id, '(deleted)')",
-    By.MODEL: "COALESCE(u.effective, k.effective, u.model)",
-    By.DAY: "CAST(FLOOR(u.at / 86400.0) AS {big})",
-}
-
-
-def spending(now: float, by: By) -> Tx[list[tuple[str, Tally]]]:
-    del now
-    rows = yield (
-        f"SELECT {_GROUPS[by]} AS about, {SPENT} FROM usage u"  # noqa: S608 (constant words)
-        f" LEFT JOIN sessions s ON s.id = u.session_id LEFT JOIN sessions r ON r.id = s.root_id{_KNOWN}"
-        f" WHERE {IS_ENDED_CALL} GROUP BY about ORDER BY about",
-        (),
-    )
-    return [(_named(by, row[0]), tally(row[1:])) for row in rows]
-
-
-def _named(by: By, about: str | int) -> str:
-    if by is By.DAY:
-        return datetime.fromtimestamp(int(about) * DAY_S, UTC).date().isoformat()
-    return str(about)

@@ -151,7 +151,9 @@ def held(now: float, pid: int) -> Tx[int]:
 # The bars of a list: what the time of each task went into
 
 
-def segments(now: float, views: Sequence[TaskView]) -> Tx[dict[int, list[Segment]]]:
+def segments(
+    now: float, views: Sequence[TaskView], most: int = activity.SEGMENTS_MAX
+) -> Tx[dict[int, list[Segment]]]:
     """Return the segments of each task. One statement, however many tasks there are."""
     numbers = [view.task_id for view in views]
     rows = yield (
@@ -170,4 +172,6 @@ def segments(now: float, views: Sequence[TaskView]) -> Tx[dict[int, list[Segment
             changes[task_id].append(Change(at, phase_activity(Phase(word), REASONS[reason])))
         elif phase.get(task_id) == Phase.RUNNING:
             changes[task_id].append(Change(at, transcript_activity(word)))
-    return {view.task_id: activity.segments(view.created_at, now, changes[view.task_id]) for view in views}
+    return {
+        view.task_id: activity.segments(view.created_at, now, changes[view.task_id], most) for view in views
+    }

@@ -293,6 +293,7 @@ def history(
     now: float,
     session_id: int,
     rules: HistoryLimits,
+    *,
     limit: int | None = None,
     before: int | None = None,
     with_tools: bool = False,
@@ -354,6 +355,7 @@ def sessions(
     now: float,
     caller: Caller,
     rules: HistoryLimits,
+    *,
     kinds: Sequence[KeyKind] = (),
     limit: int | None = None,
     active_s: float | None = None,
@@ -378,7 +380,7 @@ def sessions(
     for number, key, agent_id, depth, is_task, moved_at in shown[:wanted]:
         last: tuple[HistoryEntry, ...] = ()
         if message_limit:
-            last = (yield from history(now, number, rules, message_limit)).entries
+            last = (yield from history(now, number, rules, limit=message_limit)).entries
         lines.append(
             SessionLine(number, key, _kind(key, is_task), agent_id, depth, moved_at, tasks.get(number), last)
         )

@@ -8,6 +8,7 @@ import { connection } from "/web/connection.js";
 import { h, put, soon, visible } from "/web/dom.js";
 import { duration } from "/web/format.js";
 import { renderMarkdown } from "/web/markdown.js";
+import { moment, onMoment } from "/web/replay.js";
 
 const READ_MS = 200; // events of one step make one request
 const LIVE = ["assistant:text", "assistant:thinking", "tool:start", "tool:end", "usage"];
@@ -32,6 +33,7 @@ export function activityTab(place, task) {
     },
   };
   readOn(state);
+  onMoment(() => (place.contains(list) ? hideLater(state) : false));
   return () => { if (place.contains(list)) read(); };
 }
 
@@ -58,6 +60,18 @@ function add(state, messages) {
     (ENTRIES[message.kind] ?? other)(state, message);
   }
   if (messages.length) { state.text = ""; put(state.live, ""); }
+  hideLater(state);
+}
+
+/** A replay shows the transcript up to its moment. */
+function hideLater(state) {
+  const until = moment() ?? Infinity;
+  for (const one of state.list.children) one.hidden = one.sentAt > until;
+  for (const { parts, endedAt = Infinity } of state.list.querySelectorAll(".call")) {
+    parts.output.hidden = parts.outputTitle.hidden = endedAt === Infinity || endedAt > until;
+    parts.state.hidden = endedAt > until && until !== Infinity;
+  }
+  state.live.hidden = until !== Infinity;
 }
 
 /** Keep the end in sight for a reader who is there; leave the place of a reader who has scrolled up. */
@@ -72,7 +86,9 @@ const ENTRIES = { input, answer, results, summary: other };
 function entry(state, message, kind, ...content) {
   const seconds = (Date.parse(message.at) - state.started) / 1000;
   const time = h("time", { datetime: message.at, title: message.at, text: seconds < 1 ? "0s" : duration(seconds) });
-  state.list.append(h("li", { class: kind }, time, h("div", { class: "entry" }, content)));
+  const line = h("li", { class: kind }, time, h("div", { class: "entry" }, content));
+  line.sentAt = Date.parse(message.at);
+  state.list.append(line);
 }
 
 const NAMES = { user: "Message", task: "Task", instruction: "Instruction", system: "Runtime" };
@@ -85,7 +101,7 @@ function input(state, message) {
   entry(state, message, "input", isLong ? h("details", {}, h("summary", { text: `${title}: ${firstLine(text)}` }), body) : [h("p", { class: "quiet", text: title }), body]);
 }
 
-const firstLine = (text) => { const line = text.trim().split("\n")[0]; return line.length > 90 ? `${line.slice(0, 90)}…` : line; };
+export const firstLine = (text) => { const line = text.trim().split("\n")[0]; return line.length > 90 ? `${line.slice(0, 90)}…` : line; };
 
 function answer(state, message) {
   const { text = "", calls = [], thoughts = [] } = message.body;
@@ -95,7 +111,7 @@ function answer(state, message) {
 }
 
 /** A tool call: its name and main argument; inside its input, and its output when it has ended. */
-function callBlock(call) {
+export function callBlock(call) {
   const args = call.args ?? {};
   const main = Object.values(args).find((value) => typeof value === "string" && value.trim()) ?? "";
   const state = h("span", { class: "call-state", text: "running" });
@@ -110,17 +126,22 @@ function callBlock(call) {
 }
 
 function results(state, message) {
-  const ended = Date.parse(message.at);
   for (const one of message.body.results ?? []) {
     const known = state.calls[one.index];
     if (!known) continue;
-    const { block } = known;
-    block.dataset.state = one.failed ? "failed" : "done";
-    const took = Math.max(0, ended - known.at);
-    put(block.parts.state, `${one.failed ? "failed · " : ""}${took < 1000 ? `${took} ms` : duration(took / 1000)}`);
-    put(block.parts.output, one.text.length > OUTPUT_MAX ? `${one.text.slice(0, OUTPUT_MAX)}\n… ${one.text.length - OUTPUT_MAX} more characters` : one.text);
-    block.parts.output.hidden = block.parts.outputTitle.hidden = false;
+    known.block.endedAt = Date.parse(message.at);
+    endCall(known.block, one, known.block.endedAt - known.at);
   }
+}
+
+/** Show the result of a call in its block. `took`: milliseconds. */
+export function endCall(block, { text, failed }, took) {
+  const { state, output, outputTitle } = block.parts;
+  block.dataset.state = failed ? "failed" : "done";
+  const passed = Math.max(0, took);
+  put(state, `${failed ? "failed · " : ""}${passed < 1000 ? `${passed} ms` : duration(passed / 1000)}`);
+  put(output, text.length > OUTPUT_MAX ? `${text.slice(0, OUTPUT_MAX)}\n… ${text.length - OUTPUT_MAX} more characters` : text);
+  output.hidden = outputTitle.hidden = false;
 }
 
 function other(state, message) {

@@ -13,7 +13,7 @@ const CHIPS = [
   { state: "finished", title: "Finished", count: (sum) => sum.done + sum.failed + sum.timeout + sum.killed + sum.lost },
   { state: "failed", title: "Failed", count: (sum) => sum.failed + sum.timeout + sum.lost },
 ];
-const RANGES = { 1: "Last hour", 24: "Last 24 h", 168: "Last 7 days", all: "All time" };
+const RANGES = { 1: "Last hour", 24: "Last 24 h", 168: "Last 7 days", 720: "Last 30 days", all: "All time" };
 export const PAGE = 200;
 
 /** The query of the list that the address names. */
@@ -38,7 +38,6 @@ const IN_STATE = {
   attention: (task) => task.group === "needs attention",
   finished: (task) => task.outcome !== null,
   failed: (task) => FAILED.includes(task.outcome),
-  undelivered: (task) => task.group === "undelivered",
 };
 
 /** Whether a task of an event belongs into the list. Text is searched by the gateway; here only the label is known. */
@@ -51,7 +50,8 @@ export function fits(task) {
 }
 
 /** Load the sessions and agents to choose from. Runs after the page is signed in: each request before would be refused. */
-export let fillChoices = () => {};
+export const fillChoices = () => choices?.();
+let choices = null;
 
 export function filterBar(batchButton) {
   const chips = CHIPS.map((chip) => h("a", { class: "chip", "data-local": true }, h("span", { text: chip.title }), h("span", { class: "count" })));
@@ -78,7 +78,7 @@ export function filterBar(batchButton) {
   onOverview(() => countChips(chips, overview.summary));
   if (overview.summary) countChips(chips, overview.summary);
   mark();
-  fillChoices = () => fill(session, agent);
+  choices = () => fill(session, agent);
   return bar;
 }
 

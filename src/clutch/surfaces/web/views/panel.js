@@ -1,13 +1,15 @@
 // One task: where it stands in its tree, what it does, what can be done with it, and four tabs.
 
-import { at, go, link, onMove } from "/web/address.js";
+import { at, go, link, onMove, opening, openTask } from "/web/address.js";
 import { ask, post, taskPath } from "/web/api.js";
 import { connection } from "/web/connection.js";
 import { attribute, button, h, put } from "/web/dom.js";
 import { openDialog } from "/web/dialogs.js";
 import { doing, elapsed, money, usedTokens } from "/web/format.js";
 import { messageBox } from "/web/message.js";
+import { asOf, moment, onMoment, shownNow } from "/web/replay.js";
 import * as store from "/web/store.js";
+import { closeControl } from "/web/tabs.js";
 import { activityTab } from "/web/views/activity.js";
 import { wouldStop } from "/web/views/batch.js";
 import { detailsTab } from "/web/views/details.js";
@@ -19,26 +21,32 @@ const NARROW = matchMedia("(max-width: 760px)");
 let shown = null; // { id, parts, tab, update }
 
 export function startPanel() {
-  onMove((now, before) => { if (now.task !== before.task || now.tab !== before.tab) show(); });
+  onMove((now, before) => { if (openTask(now) !== openTask(before) || now.tab !== before.tab) show(); });
+  onMoment(() => { if (shown) update(); });
   store.onTasks((ids) => { if (shown && ids.has(shown.id)) update(); });
-  connection.onChange((state) => { if (state === "live" && shown) shown.update?.(store.task(shown.id)); });
+  connection.onChange((state) => { if (state === "live" && shown) shown.update?.(taskShown()); });
   setInterval(() => { if (shown && connection.state === "live") head(); }, 1000);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && shown && !document.querySelector("dialog[open]") && !event.defaultPrevented) close();
   });
-  if (at().task) show();
+  if (openTask()) show();
 }
 
+/** The task of the panel, as of the moment that a replay shows. */
+const taskShown = () => asOf(store.task(shown.id));
+
 function close() {
-  const row = document.querySelector(`.row[data-task="${CSS.escape(shown?.id ?? "")}"]`);
-  go({ task: "", tab: "activity" });
+  const row = document.querySelector(`:is(.row, .lane)[data-task="${CSS.escape(shown?.id ?? "")}"]`);
+  go({ ...opening(""), tab: "activity" });
   row?.focus();
 }
 
 async function show() {
-  const { task: id, tab } = at();
+  const { tab } = at();
+  const id = openTask();
   document.body.classList.toggle("has-panel", Boolean(id));
   place.hidden = !id;
+  connection.showLive("panel", tab === "activity" ? id : null);
   if (!id) { shown = null; return place.replaceChildren(); }
   if (shown?.id !== id) {
     shown = { id, tab: null, update: null, parts: null };
@@ -65,7 +73,7 @@ async function fetchTask(id) {
   }
 }
 
-const closeButton = () => button("Close", close, { class: "close", "aria-label": "Close the task" });
+const closeButton = () => closeControl(close);
 
 function build(task) {
   const tabs = Object.entries(TABS).map(([name, [title]]) =>
@@ -114,7 +122,7 @@ function openTab(name, task) {
 }
 
 function update() {
-  const task = store.task(shown.id);
+  const task = taskShown();
   if (!task || !shown.parts) return;
   path(task);
   head();
@@ -127,28 +135,30 @@ function path(task) {
   const names = [...above.map((one) => `${one.taskId} ${one.label}`), task.taskId].join("\n");
   if (shown.parts.path.names === names) return;
   shown.parts.path.names = names;
-  shown.parts.path.replaceChildren(...above.flatMap((one) => [h("a", { href: link({ task: one.taskId }), "data-local": true, text: one.label || one.taskId }), " › "]), h("span", { text: task.taskId }));
+  shown.parts.path.replaceChildren(...above.flatMap((one) => [h("a", { href: link(opening(one.taskId)), "data-local": true, text: one.label || one.taskId }), " › "]), h("span", { text: task.taskId }));
 }
 
 function head() {
-  const task = store.task(shown.id);
+  const task = taskShown();
   if (!task || !shown.parts) return;
   const { dot, title, status, figures } = shown.parts;
   put(title, task.label || task.taskId);
   place.dataset.status = task.status;
   place.dataset.group = task.group;
   attribute(dot, "title", task.status);
-  put(status, task.doingNow.startsWith(task.status) ? doing(task, connection.now) : `${task.status} · ${doing(task, connection.now)}`);
+  const now = shownNow();
+  put(status, task.doingNow.startsWith(task.status) ? doing(task, now) : `${task.status} · ${doing(task, now)}`);
   const use = task.usage.subtree;
-  put(figures, [elapsed(task, connection.now), `${usedTokens(use)} tokens`, money(use.usd), task.delivery.text && `result ${task.delivery.text}`].filter(Boolean).join(" · "));
+  put(figures, [elapsed(task, now), `${usedTokens(use)} tokens`, money(use.usd), task.delivery.text && `result ${task.delivery.text}`].filter(Boolean).join(" · "));
 }
 
 // ---- actions ---------------------------------------------------------------------------------------------
 
 /** What can be done with a task in its state. */
 function possible(task) {
-  if (task.outcome === null) return ["message", task.status === "paused" ? "resume" : "pause", "kill"];
-  return ["retry", "continue", ...(task.group === "undelivered" ? ["redeliver", "dismiss"] : [])];
+  if (moment() !== null || connection.isExported) return ["timeline"]; // the past cannot be changed
+  if (task.outcome === null) return ["message", task.status === "paused" ? "resume" : "pause", "timeline", "kill"];
+  return ["retry", "continue", "timeline", ...(task.group === "undelivered" ? ["redeliver", "dismiss"] : [])];
 }
 
 const ACTIONS = {
@@ -160,6 +170,7 @@ const ACTIONS = {
   redeliver: ["Redeliver", (task) => act(task, "redeliver")],
   dismiss: ["Discard", (task) => act(task, "dismiss")],
   kill: ["Kill…", confirmKill],
+  timeline: ["Timeline", (task) => go({ view: "timeline", task: task.taskId, lane: task.taskId, at: "" })],
 };
 
 function actions(task) {

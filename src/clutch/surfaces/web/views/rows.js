@@ -2,7 +2,7 @@
 
 import { link } from "/web/address.js";
 import { connection } from "/web/connection.js";
-import { attribute, h, put } from "/web/dom.js";
+import { attribute, h, put, visible } from "/web/dom.js";
 import { doing, elapsed, money, usedTokens } from "/web/format.js";
 
 const COLOURS = ["queued", "thinking", "tool", "subagents", "user", "provider", "paused", "delivering"];
@@ -16,6 +16,7 @@ export function makeRow(task) {
     status: h("span", { class: "status" }),
     now: h("span", { class: "now" }),
     bar: h("span", { class: "bar", role: "img" }),
+    timeline: h("a", { class: "to-timeline", "data-local": true, tabindex: -1 }),
     elapsed: h("span"),
     tokens: h("span"),
     cost: h("span"),
@@ -24,8 +25,9 @@ export function makeRow(task) {
   const row = h("div", { role: "row", class: "row", tabindex: -1, "data-task": task.taskId },
     cell("c-task", parts.fold, parts.dot, parts.name, parts.below),
     cell("c-doing", parts.status, parts.now),
-    cell("c-bar", parts.bar),
+    cell("c-bar", parts.timeline),
     cell("c-elapsed", parts.elapsed), cell("c-tokens", parts.tokens), cell("c-cost", parts.cost));
+  parts.timeline.append(parts.bar);
   row.parts = parts;
   return row;
 }
@@ -43,6 +45,7 @@ export function fillRow(row, task, { level, children, isOpen, isSelected }) {
   attribute(row, "aria-selected", isSelected ? "true" : "false");
   attribute(row, "aria-expanded", children ? String(isOpen) : null);
   row.style.setProperty("--level", level - 1);
+  linkTimeline(row, task);
   parts.fold.hidden = children === 0;
   const { active, total } = task.children;
   put(parts.below, total ? `${total - active}/${total}` : "");
@@ -52,6 +55,17 @@ export function fillRow(row, task, { level, children, isOpen, isSelected }) {
   put(parts.tokens, usedTokens(task.usage.subtree));
   put(parts.cost, money(task.usage.subtree.usd));
   tickRow(row, task);
+}
+
+/** The bar of a tree's top leads to its timeline. Without an address it is no link. */
+function linkTimeline(row, task) {
+  const known = `${location.search} ${task.label} ${task.parentTaskId}`;
+  if (row.linked === known) return; // an event seldom changes it
+  row.linked = known;
+  const isTop = task.parentTaskId === null;
+  attribute(row.parts.timeline, "href", isTop ? link({ view: "timeline", task: task.taskId, tab: "activity" }) : null);
+  attribute(row.parts.timeline, "role", isTop ? "button" : null);
+  attribute(row.parts.timeline, "aria-label", isTop ? `Timeline of ${visible(task.label || task.taskId)}` : null);
 }
 
 /** Write what changes by itself. */

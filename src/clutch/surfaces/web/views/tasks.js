@@ -1,6 +1,6 @@
 // The list of tasks: a tree grid in four groups, with the decisions that wait for the user above it.
 
-import { at, go, onMove } from "/web/address.js";
+import { at, go, link, onMove } from "/web/address.js";
 import { ask } from "/web/api.js";
 import { Cards, followInbox, inboxItems, loadInbox, onInbox } from "/web/cards.js";
 import { connection } from "/web/connection.js";
@@ -36,7 +36,8 @@ const observer = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) visibleRows[isIntersecting ? "add" : "delete"](target);
   drawBars();
 });
-const cards = new Cards("Decisions that wait for you");
+const cards = new Cards("Decisions that wait for you", { isCompact: true });
+const further = h("p", { class: "further" }, h("a", { "data-local": true }));
 const grid = h("div", { role: "treegrid", class: "grid", "aria-label": "Tasks" });
 const head = h("div", { role: "rowgroup", class: "head" }, h("div", { role: "row" }, COLUMNS.map(([text, name]) => h("div", { role: "columnheader", class: name, text }))));
 const more = button("Show older tasks", () => loadMore(), { class: "more", hidden: true });
@@ -50,7 +51,7 @@ export const tasksView = {
   load,
   show(place) {
     grid.append(head);
-    place.append(filterBar(batchButton()), cards.list, grid, empty, nothing, more);
+    place.append(filterBar(batchButton()), cards.list, further, grid, empty, nothing, more);
     isLoaded = false;
   },
 };
@@ -186,7 +187,13 @@ setInterval(() => {
   drawBars();
 }, 1000);
 
-onInbox((items) => cards.draw(items));
+onInbox((items) => {
+  cards.draw(items);
+  const left = items.length - cards.openCount;
+  further.hidden = left <= 0;
+  put(further.firstElementChild, left === 1 ? "1 more decision in the Inbox" : `${left} more decisions in the Inbox`);
+  attribute(further.firstElementChild, "href", link({ view: "inbox", item: "", task: "" }));
+});
 store.onOverview(followInbox);
 onMove((now, before) => {
   if (now.view !== "tasks") return;

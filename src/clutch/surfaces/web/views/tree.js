@@ -10,6 +10,13 @@ const ended = (task) => (task.endedAt === null ? 0 : Date.parse(task.endedAt));
 
 /** Return `[{ group, families: [{ top, members: [{ task, level, children }], start, end }] }]` without empty groups. */
 export function groupsOf(tasks) {
+  const families = familiesOf(tasks);
+  const found = GROUPS.map((group, place) => ({ group, families: families.filter((one) => one.urgency === place) }));
+  found[3].families.sort((a, b) => b.ended - a.ended);
+  return found.filter((one) => one.families.length);
+}
+
+function familiesOf(tasks) {
   const known = new Map([...tasks].map((task) => [task.taskId, task]));
   const below = Map.groupBy(known.values(), (task) => (known.has(task.parentTaskId) ? task.parentTaskId : null));
   for (const list of below.values()) list.sort((a, b) => a.createdAt.localeCompare(b.createdAt) || a.taskId.localeCompare(b.taskId));
@@ -17,9 +24,7 @@ export function groupsOf(tasks) {
   // Imported tasks can be each other's parent: none of them is a top, and each is shown by itself.
   const seen = new Set(families.flatMap((one) => one.members.map((member) => member.task.taskId)));
   for (const task of known.values()) if (!seen.has(task.taskId)) families.push(family(task, new Map()));
-  const found = GROUPS.map((group, place) => ({ group, families: families.filter((one) => one.urgency === place) }));
-  found[3].families.sort((a, b) => b.ended - a.ended);
-  return found.filter((one) => one.families.length);
+  return families;
 }
 
 function family(top, below) {
@@ -40,6 +45,9 @@ function family(top, below) {
     isOver: tasks.every((task) => task.activity === null),
   };
 }
+
+/** All tasks of one tree, each parent before its children: `[{ task, level, children }]`. */
+export const orderOf = (tasks) => familiesOf(tasks).flatMap((one) => one.members);
 
 /** The members that are shown: those below a folded task are not. */
 export function shownMembers({ members }, isOpen) {

@@ -1,0 +1,157 @@
+"""The health of a gateway as JSON objects: its process, workers, queues, provider limits, config and invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clutch.api import views
+from clutch.core import ids
+from clutch.core.health import ConfigReport, WorkerView, WorkState, is_late
+from clutch.core.rate_limit import Breaker, ProviderHold, ProviderLimit
+from clutch.core.redaction import redact
+from clutch.ports import Limiter
+
+if TYPE_CHECKING:
+    from clutch.api import report_objects as objects
+    from clutch.engine.live import Beat
+    from clutch.engine.services import Services
+    from clutch.transactions.invariants import InvariantCheck
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What only the surface knows of the process."""
+
+    version: str
+    pid: int
+    memory_bytes: int
+
+
+def report(
+    now: float, services: Services, work: WorkState, config: ConfigReport | None, process: ProcessFacts
+) -> objects.HealthReport:
+    has_leases = services.lives is not None
+    own = next((one for one in work.workers if one.id == services.worker_id), None)
+    limits = services.models.limits() if isinstance(services.models, Limiter) else {}
+    return {
+        "at": views.moment(now),
+        "gateway": {
+            "version": process.version,
+            "pid": process.pid,
+            "startedAt": None if own is None else views.moment(own.started_at),
+            "database": "postgresql" if has_leases else "sqlite",
+            "databaseBytes": work.database_bytes,
+            "memoryBytes": process.memory_bytes,
+            "loops": loops(services.pulses.beats, now),
+        },
+        "workers": [_worker(one, services.worker_id, now, has_leases=has_leases) for one in work.workers],
+        "queues": {
+            "lanes": [
+                {"name": one.name, "running": one.running, "limit": one.cap, "queued": one.queued}
+                for one in work.lanes
+            ],
+            "deferred": work.deferred,
+            "undelivered": work.undelivered,
+            "outbox": work.outbox,
+            "unsent": work.unsent,
+        },
+        "providers": [_provider(name, limit) for name, limit in sorted(limits.items())],
+        "config": None if config is None else _config(config),
+        "problems": views.problems(services.problems()),
+    }
+
+
+def loops(beats: Mapping[str, Beat], now: float) -> list[objects.LoopObject]:
+    return [
+        {
+            "name": name,
+            "at": views.moment(beat.at),
+            "everySeconds": beat.period_s,
+            "isLate": is_late(beat.at, beat.period_s, now),
+        }
+        for name, beat in sorted(beats.items())
+    ]
+
+
+def invariants(now: float, took_s: float, checks: Sequence[InvariantCheck]) -> objects.Invariants:
+    return {
+        "checkedAt": views.moment(now),
+        "tookSeconds": round(took_s, 3),
+        "invariants": [
+            {
+                "invariant": one.query.invariant,
+                "promise": one.query.promise,
+                "state": one.state,
+                "examples": list(one.examples),
+            }
+            for one in checks
+        ],
+    }
+
+
+def _worker(one: WorkerView, own_id: int, now: float, *, has_leases: bool) -> objects.WorkerObject:
+    return {
+        "workerId": ids.worker_id(one.id),
+        "host": one.host,
+        "pid": one.pid,
+        "version": one.version,
+        "startedAt": views.moment(one.started_at),
+        "leaseUntil": views.moment(one.lease_until) if has_leases else None,
+        "sessions": one.sessions,
+        "isStale": one.is_stale(own_id, now, has_leases=has_leases),
+        "isHere": one.id == own_id,
+    }
+
+
+def _provider(name: str, limit: ProviderLimit) -> objects.ProviderLimitObject:
+    return {
+        "provider": name,
+        "inUse": limit.in_use,
+        "concurrencyMax": limit.concurrency_max,
+        "waiting": limit.waiting,
+        "tokensPerMinute": limit.tokens_per_minute,
+        "tokensBooked": limit.tokens_booked,
+        "secondsBetweenCalls": round(limit.gap_s, 3),
+        "closed": None if limit.closed is None else _hold(limit.closed),
+        "breaker": None if limit.breaker is None else _breaker(limit.breaker),
+    }
+
+
+def _hold(hold: ProviderHold | Breaker) -> objects.ProviderHoldObject:
+    """The text of a provider may repeat what was sent to it."""
+    reason = redact(f"{hold.failure.trouble}: {hold.failure.text}").text
+    return {"until": views.moment(hold.until), "reason": reason}
+
+
+def _breaker(breaker: Breaker) -> objects.BreakerObject:
+    return {**_hold(breaker), "times": breaker.times, "isProbing": breaker.is_probing}
+
+
+def _config(found: ConfigReport) -> objects.ConfigObject:
+    return {
+        "file": found.file,
+        "exists": found.exists,
+        "settings": [
+            {
+                "key": one.key,
+                "value": one.value,
+                "default": one.default,
+                "needsRestart": one.needs_restart,
+            }
+            for one in found.settings
+        ],
+        "findings": [
+            {
+                "key": one.key,
+                "state": one.state.value,
+                "detail": one.detail,
+                "inForce": one.in_force,
+                "inFile": one.in_file,
+                "remedy": one.remedy,
+            }
+            for one in found.findings
+        ],
+        "fromProgram": list(found.from_program),
+    }

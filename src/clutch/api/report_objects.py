@@ -1,0 +1,214 @@
+"""The JSON objects about the gateway as a whole: costs and health. As in `api/objects.py`, each is declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from typing_extensions import TypedDict
+
+from clutch.api.objects import HealthNotice, Moment, Money, Use
+from clutch.api.schema import SchemaNote
+
+# ---- costs ---------------------------------------------------------------------------------------------
+
+
+class NamedUse(Use):
+    name: str
+    taskId: str | None  # noqa: N815  #: by tree: its first task; null: calls of the main session itself
+    sessionKey: str | None  # noqa: N815  #: by tree and root: the main session; null where it was deleted
+
+
+class CostBar(Use):
+    start: Moment
+
+
+class CostTimeline(TypedDict):
+    unit: Literal["5 minutes", "hour", "day"]
+    bars: list[CostBar]  #: oldest first, also empty ones; the last one lasts; at most 92
+
+
+class UnpricedCalls(TypedDict):
+    model: str
+    calls: int
+    tokens: int  #: as far as the provider reported them
+
+
+class BurnRate(TypedDict):
+    minutes: int
+    calls: int
+    usdPerHour: Money  #: of the calls with a known price; null: there were none
+    tokensPerHour: int
+    unpricedCalls: int
+
+
+class BudgetMeasure(TypedDict):
+    measure: Literal["tokens", "usd"]
+    limit: str
+    spent: str
+    reserved: str
+    percent: int  #: spent
+
+
+class BudgetReport(TypedDict):
+    name: str
+    kind: Literal["task", "root", "day"]
+    taskId: str | None
+    label: str | None
+    sessionKey: str | None
+    measures: list[BudgetMeasure]
+    state: Literal["ok", "warning", "exhausted"]
+    unpricedCalls: int  #: more than 0: the dollars spent are a lower bound
+    exhaustedAt: Moment | None  #: at the burn rate of its own calls; null: not at this rate
+    atLimit: str | None  #: what happens then; null where no gateway knows the policy
+
+
+class Spending(TypedDict):
+    by: Literal["root", "agent", "model", "day", "tree"]
+    usage: list[NamedUse]  #: by day: oldest first; else the dearest first
+    since: Moment | None  #: null: all time
+    until: Moment
+    utcOffsetMinutes: int  #: of the time zone whose days and hours are counted
+    total: Use
+    timeline: CostTimeline
+    unpriced: list[UnpricedCalls]
+    burn: BurnRate
+    budgets: list[BudgetReport]
+
+
+# ---- health --------------------------------------------------------------------------------------------
+
+
+class Health(TypedDict):
+    status: Literal["ok", "draining"]
+    version: str
+    schema: int
+    database: Literal["sqlite", "postgresql"]
+    workers: int
+    running: int
+    queued: int
+    undelivered: int
+    model: str | None  #: of the main agent; None: a program that embeds Clutch brings its own
+    problems: Annotated[
+        list[HealthNotice],
+        SchemaNote(
+            description="What the gateway knows to be wrong now: a config file that is not loaded (`config-loaded`),"
+            " MCP servers that do not start. Empty: nothing."
+        ),
+    ]
+
+
+class HealthDocument(Health):
+    pulses: dict[str, Any]
+
+
+class WorkerObject(TypedDict):
+    workerId: str
+    host: str
+    pid: int
+    version: str
+    startedAt: Moment
+    leaseUntil: Moment | None  #: null: SQLite has one owner, who needs no lease
+    sessions: int  #: that it works on
+    isStale: bool  #: no longer alive: its sessions are released and resumed by another
+    isHere: bool  #: the process that answers
+
+
+class LaneObject(TypedDict):
+    name: str
+    running: int
+    limit: int
+    queued: int  #: sessions that are due and wait for a place
+
+
+class Queues(TypedDict):
+    lanes: list[LaneObject]
+    deferred: int  #: results whose delivery waits for the parent
+    undelivered: int
+    outbox: int  #: messages to channels and hooks that are to be sent
+    unsent: int  #: messages that are not sent again by themselves
+
+
+class ProviderHoldObject(TypedDict):
+    until: Moment
+    reason: str
+
+
+class BreakerObject(ProviderHoldObject):
+    times: int  #: it opened in a row
+    isProbing: bool  #: one call tests whether the provider answers again
+
+
+class ProviderLimitObject(TypedDict):
+    provider: str
+    inUse: int
+    concurrencyMax: int | None  #: null: no limit of ours
+    waiting: int  #: calls that have a place in the line
+    tokensPerMinute: int | None
+    tokensBooked: int | None  #: of those of the present minute
+    secondsBetweenCalls: float  #: learned from refusals; 0: none
+    closed: ProviderHoldObject | None  #: the provider refused calls: none is sent until then
+    breaker: BreakerObject | None  #: the circuit breaker is open
+
+
+class LoopObject(TypedDict):
+    name: str
+    at: Moment
+    everySeconds: float
+    isLate: bool
+
+
+class GatewayProcess(TypedDict):
+    version: str
+    pid: int
+    startedAt: Moment | None
+    database: Literal["sqlite", "postgresql"]
+    databaseBytes: int
+    memoryBytes: int
+    loops: list[LoopObject]
+
+
+class ConfigSettingObject(TypedDict):
+    key: str
+    value: str  #: in force, as it would be written; a secret is masked
+    default: str
+    needsRestart: bool  #: a change of it is loaded at a start only
+
+
+class ConfigFindingObject(TypedDict):
+    key: str | None
+    state: Literal["invalid", "refused", "needs restart", "not loaded"]
+    detail: str
+    inForce: str | None
+    inFile: str | None
+    remedy: str
+
+
+class ConfigObject(TypedDict):
+    file: str
+    exists: bool
+    settings: list[ConfigSettingObject]  #: those that differ from their defaults
+    findings: list[ConfigFindingObject]  #: what of the file is not in force; empty: all of it is
+    fromProgram: list[str]  #: arguments of the program that runs the gateway; they win over the file
+
+
+class HealthReport(TypedDict):
+    at: Moment
+    gateway: GatewayProcess
+    workers: list[WorkerObject]
+    queues: Queues
+    providers: list[ProviderLimitObject]
+    config: ConfigObject | None  #: null: this process does not know a config
+    problems: list[HealthNotice]
+
+
+class InvariantObject(TypedDict):
+    invariant: str
+    promise: str
+    state: Literal["ok", "violated", "not checked"]
+    examples: list[str]
+
+
+class Invariants(TypedDict):
+    checkedAt: Moment
+    tookSeconds: float
+    invariants: list[InvariantObject]

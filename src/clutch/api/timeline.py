@@ -1,0 +1,227 @@
+"""The timeline of a tree as a JSON object: its lanes, the state of each task at every moment, the way of each result to
+the parent, and the critical path. Declared here and not in `api/objects.py`: only this read answers with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from typing_extensions import TypedDict
+
+from clutch.api import objects
+from clutch.api.schema import ActivityName, DeliveryStatusName, GroupName, OutcomeName, StatusName
+from clutch.api.views import moment, segment_objects, task
+from clutch.core import ids
+from clutch.core.activity import activity_now, group_of
+from clutch.core.critical_path import TaskSpans, critical_path
+from clutch.core.status import delivery_status, delivery_text, doing_now, task_status
+from clutch.core.text.format import counted
+from clutch.core.timeline import Arrow, Handover, Mark, TaskRecord, arrows, history
+from clutch.core.views import TaskView
+
+if TYPE_CHECKING:
+    from clutch.transactions.read.trees import RecordedTree
+
+TOOLS_MAX = 500  #: ticks of one lane
+
+
+class LaneState(TypedDict):
+    """What the task showed from `at` on, until the next state."""
+
+    at: objects.Moment
+    status: StatusName
+    doingNow: str
+    doingSince: objects.Moment | None
+    group: GroupName
+    activity: ActivityName | None
+    outcome: OutcomeName | None
+    generation: int
+    step: int
+    startedAt: objects.Moment | None
+    endedAt: objects.Moment | None
+    deliveryStatus: DeliveryStatusName | None
+    deliveryText: str
+    children: objects.Children
+
+
+class ToolTick(TypedDict):
+    at: objects.Moment
+    end: objects.Moment | None  #: null: it lasts
+    text: str  #: the call in words
+    message: int  #: the number of the answer in the transcript
+
+
+class TimelineLane(TypedDict):
+    task: objects.TaskObject
+    segments: list[objects.SegmentObject]
+    states: list[LaneState]  #: oldest first; before the first one the task did not exist
+    tools: list[ToolTick]
+
+
+class ArrowState(TypedDict):
+    at: objects.Moment
+    status: DeliveryStatusName
+    text: str  #: the status with its reason
+
+
+class DeliveryArrow(TypedDict):
+    """The way of the result of one attempt to the parent agent."""
+
+    taskId: str
+    generation: int
+    endedAt: objects.Moment
+    toTask: str | None  #: the parent, if it is a task
+    toSession: str | None
+    message: int | None  #: its number in the transcript of the parent
+    readAt: objects.Moment | None  #: when the parent got that message
+    deliveredAt: objects.Moment | None  #: when its model had answered it
+    states: list[ArrowState]
+
+
+class CriticalStage(TypedDict):
+    taskId: str
+    start: objects.Moment
+    end: objects.Moment
+    activity: ActivityName | None
+
+
+class TreeTimeline(TypedDict):
+    root: str
+    at: objects.Moment  #: when this was read
+    cursor: str  #: where the stream of events continues after this answer
+    lanes: list[TimelineLane]
+    deliveries: list[DeliveryArrow]
+    criticalPath: list[CriticalStage]
+    total: int  #: tasks of the tree
+    notice: str | None  #: what was left out, if anything was
+
+
+def timeline(now: float, found: RecordedTree, cursor: str) -> TreeTimeline:
+    histories = {number: history(record) for number, record in found.records.items()}
+    lanes: list[TimelineLane] = [
+        {
+            "task": task(record.view),
+            "segments": segment_objects(found.spans[number]),
+            "states": list(_states(histories[number])),
+            "tools": _tools(record)[-TOOLS_MAX:],
+        }
+        for number, record in found.records.items()
+    ]
+    return {
+        "root": ids.task_id(found.root_id),
+        "at": moment(now),
+        "cursor": cursor,
+        "lanes": lanes,
+        "deliveries": [
+            _arrow(found, record.view, arrow)
+            for number, record in found.records.items()
+            for arrow in arrows(histories[number], found.handovers.get(number, ()))
+        ],
+        "criticalPath": _path(now, found, histories),
+        "total": found.total,
+        "notice": _notice(found),
+    }
+
+
+def _notice(found: RecordedTree) -> str | None:
+    shown, left = len(found.records), []
+    if found.total > shown:
+        left.append(f"Showing the first {shown:,} of {found.total:,} tasks.")
+    if not found.is_detailed:
+        left.append("Tool calls are not shown: the transcripts of this tree are too long.")
+    return " ".join(left) or None
+
+
+def _states(views: Sequence[TaskView]) -> Iterator[LaneState]:
+    """A moment that changes nothing of what is shown is left out."""
+    before: LaneState | None = None
+    for view in views:
+        state = _state(view)
+        if before is None or {**before, "at": ""} != {**state, "at": ""}:
+            yield state
+        before = state
+
+
+def _state(view: TaskView) -> LaneState:
+    doing, status = doing_now(view), delivery_status(view.delivery)
+    return {
+        "at": moment(view.at),
+        "status": task_status(view).value,
+        "doingNow": doing.text,
+        "doingSince": moment(doing.since),
+        "group": group_of(view).value,
+        "activity": activity_now(view),
+        "outcome": None if view.outcome is None else view.outcome.value,
+        "generation": view.generation,
+        "step": view.step,
+        "startedAt": moment(view.started_at),
+        "endedAt": moment(view.ended_at),
+        "deliveryStatus": None if status is None else status.value,
+        "deliveryText": delivery_text(view.delivery),
+        "children": {"active": view.children_active, "total": view.children_total},
+    }
+
+
+def _tools(record: TaskRecord) -> list[ToolTick]:
+    """One tick per answer with calls. Its tools work until the entry with their results, which is the next one."""
+    end = Mark(0, record.view.at, "")
+    return [
+        {
+            "at": moment(said.at),
+            "end": None if gave is end else moment(gave.at),
+            "text": f"{counted(len(said.calls), 'call')}: {'; '.join(said.calls)}"
+            if len(said.calls) > 1
+            else said.calls[0],
+            "message": said.seq,
+        }
+        for said, gave in pairwise([*record.marks, end])
+        if said.calls and said.at >= record.view.created_at
+    ]
+
+
+def _arrow(found: RecordedTree, view: TaskView, arrow: Arrow) -> DeliveryArrow:
+    taken = arrow.handover or Handover(arrow.generation, 0.0, view.requester_id, None, None)
+    is_there = arrow.handover is not None
+    return {
+        "taskId": ids.task_id(view.task_id),
+        "generation": arrow.generation,
+        "endedAt": moment(arrow.ended_at),
+        "toTask": ids.task_id(taken.session_id) if taken.session_id in found.records else None,
+        "toSession": found.sessions.get(taken.session_id),
+        "message": taken.seq,
+        "readAt": moment((taken.read_at or taken.at) if is_there else None),
+        "deliveredAt": moment(taken.at if is_there else None),
+        "states": [
+            {"at": moment(one.at), "status": status.value, "text": delivery_text(one.delivery)}
+            for one in arrow.states
+            if (status := delivery_status(one.delivery)) is not None
+        ],
+    }
+
+
+def _path(now: float, found: RecordedTree, histories: dict[int, list[TaskView]]) -> list[CriticalStage]:
+    spans = []
+    for number, record in found.records.items():
+        ends = [one.ended_at for one in arrows(histories[number], ())]
+        is_over = record.view.outcome is not None and bool(ends)
+        parent = record.view.parent_task_id if number != found.root_id else None
+        spans.append(
+            TaskSpans(
+                number,
+                parent,
+                record.view.created_at,
+                ends[-1] if is_over else None,
+                found.spans[number],
+                ends,
+            )
+        )
+    return [
+        {
+            "taskId": ids.task_id(stage.task_id),
+            "start": moment(stage.start),
+            "end": moment(stage.end),
+            "activity": stage.activity,
+        }
+        for stage in critical_path(found.root_id, spans, now)
+    ]

@@ -1,0 +1,120 @@
+"""The paths about the gateway as a whole: whether it is well, what it is made of, its invariants, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from clutch import __version__
+from clutch.api import costs, report_objects, views
+from clutch.api import health as health_api
+from clutch.api.actions import ActionBody
+from clutch.api.costs import HOURS_MAX, CostQuery
+from clutch.api.health import ProcessFacts
+from clutch.api.problems import Problem
+from clutch.core.agents import MAIN
+from clutch.core.costs import OFFSET_MINUTES_MAX
+from clutch.errors import StoreError
+from clutch.surfaces.http.routes import Ask, Query, Reply, route
+from clutch.transactions import invariants, workers
+from clutch.transactions.read import health as health_reads
+from clutch.transactions.read.costs import By
+
+DATABASE_S = 2.0  #: a health check reports a database that does not answer
+
+
+@route("GET", "/v1/health", answer=report_objects.Health)
+async def healthy(ask: Ask) -> Reply[report_objects.HealthDocument]:
+    """Whether the gateway is well: its version, its database, and how much is running, queued and undelivered."""
+    services, leaving = ask.app.gateway.services, ask.app.gateway.leaving
+    is_ending = services.stopping.is_set() or (leaving is not None and leaving.is_draining)
+    try:
+        async with asyncio.timeout(DATABASE_S):
+            found = await ask.app.read(workers.health)
+    except TimeoutError as error:
+        raise Problem("unavailable", f"the database has not answered for {DATABASE_S:g} s") from error
+    return Reply(
+        {
+            "status": "draining" if is_ending else "ok",
+            "version": __version__,
+            "schema": found.schema,
+            "database": "sqlite" if services.lives is None else "postgresql",
+            "workers": found.workers,
+            "running": found.running,
+            "queued": found.queued,
+            "undelivered": found.undelivered,
+            "model": None if services.check_model is None else services.policy.model_of(MAIN),
+            "problems": views.problems(services.problems()),
+            "pulses": {
+                name: {"at": views.moment(beat.at), "everySeconds": beat.period_s}
+                for name, beat in services.pulses.beats.items()
+            },
+        }
+    )
+
+
+@route("GET", "/v1/health/report")
+async def health_report(ask: Ask) -> Reply[report_objects.HealthReport]:
+    """The state of the gateway: process, workers, queues, provider limits, and what of the config is in force."""
+    services = ask.app.gateway.services
+    work = await ask.app.read(health_reads.state, services.lives is None)
+    config = await asyncio.to_thread(services.config_report)  # reads the file
+    process = ProcessFacts(__version__, os.getpid(), _memory_bytes())
+    return Reply(health_api.report(services.now(), services, work, config, process))
+
+
+def _memory_bytes() -> int:
+    """Return the memory of this process; where the system does not say it, the most it ever had."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+QUERY_S = 5.0  #: as long as `clutch doctor` waits for one
+
+
+@route("GET", "/v1/health/invariants")
+async def invariant_checks(ask: Ask) -> Reply[report_objects.Invariants]:
+    """Check the invariants of the stored data, the ones of `clutch doctor`, now. Each is a query over whole tables."""
+    app, began, found = ask.app, time.monotonic(), []
+    for query in invariants.standing(is_served=True, is_sqlite=app.gateway.services.lives is None):
+        examples: list[str] | None = None
+        try:
+            async with asyncio.timeout(QUERY_S):
+                examples = await app.read(invariants.broken, query)
+        except (TimeoutError, StoreError):
+            pass  # it is listed as not checked
+        found.append(invariants.checked(query, examples))
+    now = app.gateway.services.now()
+    return Reply(health_api.invariants(now, time.monotonic() - began, found))
+
+
+class UsageQuery(Query):
+    by: By = By.ROOT
+    hours: Annotated[float | None, Field(gt=0, le=HOURS_MAX)] = None
+    utc_offset_minutes: Annotated[
+        int, Field(alias="utcOffsetMinutes", ge=-OFFSET_MINUTES_MAX, le=OFFSET_MINUTES_MAX)
+    ] = 0
+
+
+@route("GET", "/v1/usage")
+async def usage(ask: Ask[ActionBody, UsageQuery]) -> Reply[report_objects.Spending]:
+    """Tokens and cost by root session, tree, agent, model or day; bars over time, budgets and the burn rate.
+
+    `hours`: only the calls of so many hours up to now. `utcOffsetMinutes`: the time zone whose days and hours are
+    counted, east of UTC; without it UTC."""
+    query = ask.query
+    asked = CostQuery(query.by, query.hours, query.utc_offset_minutes)
+    return Reply(await ask.app.read(costs.spending, asked, ask.app.gateway.services.policy))
+
+
+ENTRIES = (healthy, health_report, invariant_checks, usage)
