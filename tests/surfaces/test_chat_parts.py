@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clutch.cli import output
-from clutch.cli.chat.activity import Activity, SubagentLines, tool_line
+from clutch.cli.chat.activity import ChatActivity, SubagentLines, tool_line
 from clutch.cli.chat.markdown import Block, Blocks, drawn
 from clutch.cli.chat.panel import Panel
 from clutch.cli.output import columns, plain
@@ -73,7 +73,7 @@ def test_a_line_for_each_spawn_and_each_end_is_made_once_when_events_come_late_o
 
 
 def test_what_an_agent_does_now_is_shown_with_seconds() -> None:
-    activity = Activity()
+    activity = ChatActivity()
     assert activity.rows(0.0) == []
     activity.begin(10.0)
     assert activity.rows(16.0) == ["thinking… 6 s"]

@@ -17,7 +17,7 @@ DIM, RED = "2", "31"  #: SGR codes
 LINES = {"search": (("match", "matches"), 1), "list": (("entry", "entries"), 0)}
 
 
-class Line(NamedTuple):
+class ChatLine(NamedTuple):
     text: str
     style: str = DIM
 
@@ -34,19 +34,19 @@ def took_text(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else seconds_text(seconds)
 
 
-def tool_line(event: Mapping[str, Any]) -> Line:
+def tool_line(event: Mapping[str, Any]) -> ChatLine:
     """`search "TODO" → 12 matches, 3.1 kB · 40 ms`"""
     tool = event["tool"]
     called, took = call_text(event["text"], tool["argument"]), took_text(tool["seconds"])
     if tool["error"] is not None:
-        return Line(f"{called} → failed: {tool['error']} · {took}", RED)
+        return ChatLine(f"{called} → failed: {tool['error']} · {took}", RED)
     (one, many), fewer = LINES.get(event["text"], (("line", "lines"), 0))
     lines = counted(max(0, tool["lines"] - fewer), one, many)
-    return Line(f"{called} → {lines}, {size_text(tool['bytes'])} · {took}")
+    return ChatLine(f"{called} → {lines}, {size_text(tool['bytes'])} · {took}")
 
 
 @dataclass(slots=True)
-class Activity:
+class ChatActivity:
     """What the agent is doing now: `thinking… 6 s`, `search "TODO" · 3 s`. Times are of `output.now`."""
 
     is_busy: bool = False
@@ -91,7 +91,7 @@ class SubagentLines:
     command: Callable[..., str]
     _made: set[tuple[str, str, int]] = field(default_factory=set)
 
-    def of_event(self, event: Mapping[str, Any]) -> Iterator[Line]:
+    def of_event(self, event: Mapping[str, Any]) -> Iterator[ChatLine]:
         task = event["task"]
         if event["seq"] == 1 and self._is_new("spawned", task):
             status = task["status"] if task["outcome"] is None else "queued"
@@ -102,10 +102,10 @@ class SubagentLines:
         if is_delivered and task["depth"] == 1 and self._is_new("delivered", task):
             yield self._line(task, task["delivery"]["status"], "")
 
-    def _end(self, task: Mapping[str, Any]) -> Iterator[Line]:
+    def _end(self, task: Mapping[str, Any]) -> Iterator[ChatLine]:
         yield self._line(task, task["status"], output.elapsed(task, output.now()))
         if task["status"] in RETRYABLE and (said := output.failure(task, self.command)) is not None:
-            yield Line(f"{_indent(task)}  {said}", RED)
+            yield ChatLine(f"{_indent(task)}  {said}", RED)
 
     def _is_new(self, what: str, task: Mapping[str, Any]) -> bool:
         made = (what, task["taskId"], task["generation"])
@@ -113,10 +113,10 @@ class SubagentLines:
         self._made.add(made)
         return is_new
 
-    def _line(self, task: Mapping[str, Any], what: str, beside: str) -> Line:
+    def _line(self, task: Mapping[str, Any], what: str, beside: str) -> ChatLine:
         named = f"{_indent(task)}↳ {what} “{visible(task['label'], LABEL_CHARS_MAX)}” · {task['taskId']}"
         style = RED if what in RETRYABLE or what == DeliveryStatus.UNDELIVERED else DIM
-        return Line(f"{named} · {beside}" if beside else named, style)
+        return ChatLine(f"{named} · {beside}" if beside else named, style)
 
 
 def _indent(task: Mapping[str, Any]) -> str:

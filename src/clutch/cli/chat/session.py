@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from clutch.cli import output
 from clutch.cli.chat import message, stream
-from clutch.cli.chat.activity import Activity, SubagentLines, tool_line
+from clutch.cli.chat.activity import ChatActivity, SubagentLines, tool_line
 from clutch.cli.chat.conversation import BOLD, DIM, RED, YELLOW, TaskAttachment, TerminalConversation
 from clutch.cli.chat.panel import Call, Confirm, Item, Panel
 from clutch.cli.chat.stream import AGAIN_S, ChatEvent, Notices, Pieces
@@ -37,7 +37,7 @@ class SessionChat(TerminalConversation):
         self._is_warned = False
         self._attach_to: tuple[str, bool] | None = None  #: a task, and whether what is typed steers it
         self._instead: Callable[[str], None] | None = None  #: takes the next text instead of the agent
-        self._activity = Activity()
+        self._activity = ChatActivity()
         self._subagents = SubagentLines(notices.command)
         self._panel = Panel(self, session)
         screen = self._screen
