@@ -235,7 +235,7 @@ def test_a_replay_plays_and_pauses_and_ends_live(db: Served, page: Page, over: s
 
 # ---- zoom and keys ---------------------------------------------------------------------------------------
 
-SPAN = "() => [...document.querySelectorAll('.axis .mark')].map((one) => one.textContent).join()"
+SPAN = "() => [...document.querySelectorAll('.time-axis .mark')].map((one) => one.textContent).join()"
 
 
 def test_zoom_by_buttons_keys_and_wheel_pan_and_fit(page: Page, over: str) -> None:
@@ -260,7 +260,7 @@ def test_zoom_by_buttons_keys_and_wheel_pan_and_fit(page: Page, over: str) -> No
     page.get_by_role("button", name="Fit").click()
     page.wait_for_function(f"(before) => ({SPAN})() === before", arg=whole)
     page.get_by_role("button", name="Clock").click()
-    expect(page.locator(".axis .mark").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d"))
+    expect(page.locator(".time-axis .mark").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d"))
 
 
 def test_everything_is_reached_with_the_keyboard(db: Served, page: Page, over: str) -> None:
@@ -278,7 +278,7 @@ def test_everything_is_reached_with_the_keyboard(db: Served, page: Page, over: s
     expect(lane(page, "reader")).to_be_focused()
     page.keyboard.press(".")
     expect(readout).to_contain_text(re.compile(r'1 of 2: 2 calls: list; list "\." · .* · message \d'))
-    expect(lane(page, "reader").locator(".tick[data-current]")).to_have_count(1)
+    expect(lane(page, "reader").locator(".tool-tick[data-current]")).to_have_count(1)
     page.keyboard.press(".")
     expect(readout).to_contain_text("2 of 2")
     page.keyboard.press(",")

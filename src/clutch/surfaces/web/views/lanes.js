@@ -69,7 +69,7 @@ export function drawLane(row, lane, scale, until) {
   const { bar, path, marks } = row.parts;
   paint(bar, gradient(lane.spans.map((one) => ({ ...one, colour: `var(--bar-${one.activity in NAMES ? one.activity : "queued"})` })), scale, until));
   paint(path, gradient(lane.critical.map((one) => ({ ...one, colour: "var(--ink)" })), scale, until));
-  const found = lane.tools.filter((one) => one.start <= until && one.start >= scale.from && one.start <= scale.to).slice(-TICKS_MAX).map((one) => ({ name: "tick", x: scale.x(one.start), title: toolText(one), isCurrent: lane.tool === one }));
+  const found = lane.tools.filter((one) => one.start <= until && one.start >= scale.from && one.start <= scale.to).slice(-TICKS_MAX).map((one) => ({ name: "tool-tick", x: scale.x(one.start), title: toolText(one), isCurrent: lane.tool === one }));
   for (const one of lane.attempts) if (one.time <= until && one.time >= scale.from) found.push({ name: "attempt", x: scale.x(one.time), title: `Attempt ${one.number}`, text: String(one.number) });
   drawMarks(marks, found);
 }

@@ -42,7 +42,7 @@ const rows = new Map();
 const title = h("h2", { class: "tree-title" });
 const facts = h("p", { class: "quiet tree-facts" });
 const notice = h("p", { class: "warning", hidden: true });
-const head = h("div", { class: "axis", "aria-hidden": "true" });
+const head = h("div", { class: "time-axis", "aria-hidden": "true" });
 const space = h("div", { class: "lane-space", role: "rowgroup" });
 const arrowLayer = makeArrows();
 const line = h("div", { class: "now-mark" });
@@ -55,7 +55,7 @@ const player = makePlayer({ span, events: () => moments, text: momentText });
 
 function legend() {
   const items = Object.entries(NAMES).map(([name, text]) => h("li", {}, h("span", { class: `swatch ${name}` }), h("span", { text })));
-  return h("ul", { class: "legend", "aria-label": "Legend" }, items, h("li", {}, h("span", { class: "swatch path" }), h("span", { text: "critical path" })));
+  return h("ul", { class: "activity-legend", "aria-label": "Legend" }, items, h("li", {}, h("span", { class: "swatch path" }), h("span", { text: "critical path" })));
 }
 
 const toolbar = h("div", { class: "timeline-tools", role: "group", "aria-label": "Zoom" },
@@ -73,7 +73,7 @@ export const timelineView = {
     found = null;
     rows.clear();
     space.replaceChildren(arrowLayer, line);
-    const back = h("a", { class: "back", "data-local": true, href: link({ view: "tasks", task: at().task, tab: "activity" }), text: "‹ Tasks" });
+    const back = h("a", { class: "to-tasks", "data-local": true, href: link({ view: "tasks", task: at().task, tab: "activity" }), text: "‹ Tasks" });
     place.append(h("div", { class: "timeline-head" }, back, title, facts, toolbar), notice, legend(), grid, readout, player.bar);
     new ResizeObserver(() => redraw()).observe(scroller);
   },
