@@ -1,4 +1,4 @@
-"""The terminal of `clutch chat` and `clutch attach`: text scrolls by above a status line and the line being typed.
+"""The terminal of `clutch chat` and `clutch attach`: text scrolls by above the line being typed and the rows around it.
 
 prompt_toolkit reads the keys, edits the line and draws the rows at the bottom. Loading it takes longer than `clutch ps`
 takes to answer, so only commands that read keys import this module. Text from models and other users passes
