@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import update_wrapper
 from typing import Any, TypeAlias
 
 from clutch.core.authority import AgentGrant, root_rights
@@ -207,8 +208,9 @@ class World:
     def spawning(
         self, session_id: int, fence: int | None, orders: Sequence[ChildRequest]
     ) -> Callable[[float], Tx[list[Accepted | SpawnRefusal]]]:
-        """One root per story: it has the lowest number."""
-        return lambda now: spawn(now, self.policy, session_id, self.root_id, orders, fence=fence)
+        """The transaction `spawn`, under its name. One root per story: it has the lowest number."""
+        known = (self.policy, session_id, self.root_id, orders)
+        return update_wrapper(lambda now: spawn(now, *known, fence=fence), spawn)
 
     # ---- people and workers --------------------------------------------------------------------------
 
