@@ -18,9 +18,9 @@ from rich.console import Console
 from textual.events import Key
 
 from clutch.cli.top import lines
-from clutch.cli.top.app import Dashboard, is_utf8
-from clutch.cli.top.connection import Connection, Happened, Items, Loaded, Lost
-from clutch.cli.top.transcript import Transcript
+from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost
+from clutch.cli.top.dashboard import Dashboard, is_utf8
+from clutch.cli.top.transcript import ShownTranscript
 from clutch.cli.top.tree import GROUPS, TaskTree, groups_of
 from clutch.core.model import TaskStatus
 from clutch.surfaces.discovery import Address
@@ -139,7 +139,7 @@ def messages(count: int) -> list[dict[str, Any]]:
 
 
 def test_thinking_and_output_are_folded_and_a_call_gets_its_duration_when_it_has_ended() -> None:
-    shown = Transcript("t_1", started=1767225600.0, is_loaded=True)
+    shown = ShownTranscript("t_1", started=1767225600.0, is_loaded=True)
     shown.add(messages(2))
     before = shown.paragraphs(None)
     assert [str(one.text) for one in before][-1] == "● shell(make [bold]all[/]) · no result yet"
@@ -157,7 +157,7 @@ def test_thinking_and_output_are_folded_and_a_call_gets_its_duration_when_it_has
 
 
 def test_a_failed_task_shows_its_error_and_what_to_press() -> None:
-    shown = Transcript("t_1", started=None, is_loaded=True)
+    shown = ShownTranscript("t_1", started=None, is_loaded=True)
     task = a_task(1, status="failed", error="the disk is full")
     texts = [str(one.text) for one in shown.paragraphs(task)]
     assert texts == ["failed: the disk is full", "r runs it again or continues it."]
@@ -166,7 +166,7 @@ def test_a_failed_task_shows_its_error_and_what_to_press() -> None:
 # ---- the program -----------------------------------------------------------------------------------------
 
 
-class Silent(Connection):
+class Silent(LiveConnection):
     """A connection whose news the test brings."""
 
     def open(self) -> None:
@@ -183,7 +183,7 @@ def a_dashboard() -> tuple[Dashboard, Silent]:
 
 
 async def loaded(pilot: Any, link: Silent, tasks: list[dict[str, Any]]) -> None:
-    link._news.put(Loaded(tasks, SUMMARY, None))
+    link._news.put(LoadedTasks(tasks, SUMMARY, None))
     await pilot.pause(0.3)
 
 
@@ -312,7 +312,7 @@ def test_only_top_at_a_terminal_loads_textual(db: Served) -> None:
         "    sys.argv = ['clutch', *words.split()]\n"
         "    try:\n        run()\n    except typer.Exit:\n        pass\n"
         "print('LOADED', [name for name in ('textual', 'clutch.cli.top') if name in sys.modules])\n"
-        "import clutch.cli.top.app\nprint('LOADED', 'textual' in sys.modules)\n"
+        "import clutch.cli.top.dashboard\nprint('LOADED', 'textual' in sys.modules)\n"
     )
     env = {**os.environ, "CLUTCH_HOME": str(db.home)}
     words = [sys.executable, "-c", program]

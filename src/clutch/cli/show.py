@@ -146,12 +146,12 @@ def top(state: State = None, as_json: AsJson = False) -> None:
     with answering("top", as_json=False):
         try:
             with extra("top", "the terminal dashboard"):
-                from clutch.cli.top import app
+                from clutch.cli.top import dashboard
             client = gateway(state, is_new_work=True)
         except (MissingExtra, NoGateway) as error:
             say(f"{error}. The plain list:")
             return _list(state, ListOptions(), as_json=False, command="top")
-        app.run(state, client)
+        dashboard.run(state, client)
 
 
 def _table(state: Path | None, page: Mapping[str, Any]) -> str:

@@ -14,12 +14,12 @@ from textual.app import App
 from clutch.cli.output import command_for, label
 from clutch.cli.tasks import SLACK_S, result_text
 from clutch.cli.top import lines
-from clutch.cli.top.connection import Connection
-from clutch.cli.top.dialogs import Dialog, Given, InboxScreen, Overlay, Way, decision_dialog, key_of
+from clutch.cli.top.connection import LiveConnection
+from clutch.cli.top.dialogs import Dialog, DialogChoice, Given, InboxScreen, Overlay, decision_dialog, key_of
 from clutch.cli.top.lines import QUIET, Item
-from clutch.cli.top.transcript import Transcript
+from clutch.cli.top.transcript import ShownTranscript
 from clutch.cli.top.tree import Task, TaskTree
-from clutch.cli.top.widgets import TaskList
+from clutch.cli.top.widgets import TaskListView
 from clutch.errors import ClutchError
 from clutch.surfaces.http_client import GatewayClient, item_path, task_path
 
@@ -27,14 +27,14 @@ COSTS_BY = ("day", "model", "agent", "root")
 DECIDED = {"answer": "answered", "approve": "approved", "reject": "rejected"}
 
 
-class Actions(App[None]):
+class DashboardActions(App[None]):
     """The part of the dashboard that acts. `Dashboard` draws, and says what is selected."""
 
-    connection: Connection
+    connection: LiveConnection
     known: TaskTree
-    task_list: TaskList
+    task_list: TaskListView
     items: Sequence[Item]
-    transcript: Transcript | None
+    transcript: ShownTranscript | None
     moved_at: float  #: when the cursor was moved last
     receipt: tuple[str, str] | None = None  #: task and key of the message sent last
 
@@ -109,7 +109,9 @@ class Actions(App[None]):
         def choose(said: Any) -> None:
             found = [] if isinstance(said, ClutchError) else [one["agentId"] for one in said["agents"]]
             agents = ["main", *(one for one in found if one != "main")]
-            ways = [Way(one, f"start with agent {one}" if len(agents) > 1 else "start") for one in agents]
+            ways = [
+                DialogChoice(one, f"start with agent {one}" if len(agents) > 1 else "start") for one in agents
+            ]
             body = [Text("The subagent sees nothing else than this text.", QUIET)]
             self.push(Dialog("New task", body, ways, "What to do, in full"), start)
 
@@ -118,9 +120,12 @@ class Actions(App[None]):
     def _reply(self, title: str, task: Task, body: Sequence[Text]) -> None:
         """Ask for a message to a task that works, or for what a finished one is to do next."""
         if task["outcome"] is None:
-            ways = [Way("send", "queue"), Way("steer", "interrupt: replaces what it does now")]
+            ways = [
+                DialogChoice("send", "queue"),
+                DialogChoice("steer", "interrupt: replaces what it does now"),
+            ]
         else:
-            ways = [Way("continue", "continue", needs_text=False)]
+            ways = [DialogChoice("continue", "continue", needs_text=False)]
 
         def send(given: Given | None) -> None:
             if given is not None:
@@ -211,7 +216,7 @@ class Actions(App[None]):
             body += [Text(self._short(one)) for one in said["stopped"]]
             count = len(said["stopped"])
             title = f"Kill {lines.name_of(task)}?" if count == 1 else f"Kill {count} tasks?"
-            self.push(Dialog(title, body, [Way("kill", "kill")]), confirmed)
+            self.push(Dialog(title, body, [DialogChoice("kill", "kill")]), confirmed)
 
         self.ask(lambda client: client.post(path, {"dryRun": True}), propose)
 
@@ -226,8 +231,8 @@ class Actions(App[None]):
         if task["outcome"] is None:
             return self.say(f"{task['taskId']} is {task['status']}: only a finished task can be retried.")
         ways = [
-            Way("retry", "retry from the beginning", needs_text=False),
-            Way("continue", "continue", needs_text=False),
+            DialogChoice("retry", "retry from the beginning", needs_text=False),
+            DialogChoice("continue", "continue", needs_text=False),
         ]
 
         def again(given: Given | None) -> None:
@@ -264,7 +269,7 @@ class Actions(App[None]):
         self.draw()
 
     def action_inbox(self) -> None:
-        self.push(InboxScreen(self.items, self.decide))
+        self.push(InboxScreen(self.items, self.item, self.decide))
 
     def action_costs(self) -> None:
         def show(said: Any) -> None:

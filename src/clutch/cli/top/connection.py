@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedTasks:
     """Everything as the gateway had it at one moment; events continue there."""
 
     tasks: list[Object]
@@ -56,11 +56,11 @@ class Happened:
     said: Object
 
 
-News = Loaded | Lost | Items | Happened
+News = LoadedTasks | Lost | Items | Happened
 
 
 @dataclass(slots=True)
-class Connection:
+class LiveConnection:
     """`client` is replaced when another process of the gateway serves the state directory."""
 
     state: Path | None
@@ -119,7 +119,7 @@ class Connection:
             wanted = {"limit": PAGE, "recentMinutes": RECENT_MINUTES, "cursor": following["next"]}
             following = self.client.get("/v1/tasks", patience_s=SILENT_S, **wanted)
             tasks += following["tasks"]
-        self._news.put(Loaded(tasks, page["summary"], page.get("stalledAfterSeconds")))
+        self._news.put(LoadedTasks(tasks, page["summary"], page.get("stalledAfterSeconds")))
         self._load_inbox()
         for name, said in self.client.events(SILENT_S, include="overview", after=cursor):
             if name == "gap" or self._closed.is_set():

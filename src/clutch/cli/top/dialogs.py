@@ -30,7 +30,7 @@ Field { height: 1; }
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DialogChoice:
     """One thing that Enter or `y` can do. `name` is what the caller gets, `title` what the user reads."""
 
     name: str
@@ -77,7 +77,11 @@ class Dialog(Overlay):
     ]
 
     def __init__(
-        self, title: str, lines: Sequence[Text], ways: Sequence[Way] = (), placeholder: str | None = None
+        self,
+        title: str,
+        lines: Sequence[Text],
+        ways: Sequence[DialogChoice] = (),
+        placeholder: str | None = None,
     ) -> None:
         super().__init__()
         self._title, self._ways, self._placeholder = title, ways, placeholder
@@ -115,11 +119,11 @@ class Dialog(Overlay):
             )
 
     @property
-    def _chosen(self) -> Way:
+    def _chosen(self) -> DialogChoice:
         return self._ways[self._way]
 
     @property
-    def _next(self) -> Way:
+    def _next(self) -> DialogChoice:
         return self._ways[(self._way + 1) % len(self._ways)]
 
     def action_leave(self) -> None:
@@ -156,9 +160,9 @@ def decision_dialog(item: Item, decision: str) -> Dialog:
     title = f"{TITLES.get(item['kind'], item['kind'])}: {asker(item)}"
     if decision == "approve":
         verb = "run it" if "tool" in item["detail"] else "approve"
-        return Dialog(title, whole_item(item), [Way("approve", verb)])
+        return Dialog(title, whole_item(item), [DialogChoice("approve", verb)])
     placeholder = "Your answer" if decision == "answer" else "Why: the task reads it"
-    return Dialog(title, whole_item(item), [Way(decision, decision)], placeholder)
+    return Dialog(title, whole_item(item), [DialogChoice(decision, decision)], placeholder)
 
 
 Decide = Callable[[Item, str], None]
@@ -177,12 +181,12 @@ class InboxScreen(Overlay):
         Binding("pagedown", "scroll_lines(10)"),
     ]
 
-    def __init__(self, items: Sequence[Item], decide: Decide) -> None:
+    def __init__(self, items: Sequence[Item], first: Item | None, decide: Decide) -> None:
         super().__init__()
         self._decide = decide
         self._items: list[Item] = list(items)
         self._said: dict[str, str] = {}  #: what became of an item, by its key
-        self._place = 0
+        self._place = 0 if first is None else self._items.index(first)
         self._list, self._body = Lines(), Lines()
 
     def compose(self) -> ComposeResult:

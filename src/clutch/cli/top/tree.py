@@ -32,15 +32,15 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TreeMember:
     task: Task
     level: int
     children: int
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    members: Sequence[Member]
+class TaskFamily:
+    members: Sequence[TreeMember]
 
     @property
     def group(self) -> TaskGroup:
@@ -79,7 +79,7 @@ class TaskTree:
     def rows(self) -> list[Row]:
         return [row for group, families in groups_of(self._shown()) for row in self._rows(group, families)]
 
-    def _rows(self, group: TaskGroup, families: Sequence[Family]) -> Iterator[Row]:
+    def _rows(self, group: TaskGroup, families: Sequence[TaskFamily]) -> Iterator[Row]:
         yield Row(None, heading=group.value, count=sum(len(one.members) for one in families))
         for family in families:
             hidden_below: int | None = None
@@ -90,14 +90,14 @@ class TaskTree:
                 hidden_below = None if is_open else one.level
                 yield Row(one.task, one.level, one.children, is_open)
 
-    def _is_open(self, member: Member, group: TaskGroup) -> bool:
+    def _is_open(self, member: TreeMember, group: TaskGroup) -> bool:
         """A family that ends while it is shown stays as it was: nothing folds under the eyes of the user."""
         if not member.children or self.text:
             return True
         is_over = group is TaskGroup.FINISHED
         return self._open.get(member.task["taskId"], False) if is_over else self._kept_open(member)
 
-    def _kept_open(self, member: Member) -> bool:
+    def _kept_open(self, member: TreeMember) -> bool:
         return self._open.setdefault(member.task["taskId"], True)
 
     def _shown(self) -> Iterable[Task]:
@@ -117,26 +117,28 @@ def searched(task: Task) -> str:
     ).lower()
 
 
-def groups_of(tasks: Iterable[Task]) -> list[tuple[TaskGroup, list[Family]]]:
+def groups_of(tasks: Iterable[Task]) -> list[tuple[TaskGroup, list[TaskFamily]]]:
     """Return the groups that have families, each with its families in order."""
     known = {task["taskId"]: task for task in tasks}
     below: dict[str | None, list[Task]] = {}
     for task in sorted(known.values(), key=lambda one: (one["createdAt"], one["taskId"])):
         parent = task["parentTaskId"]
         below.setdefault(parent if parent in known else None, []).append(task)
-    families = [Family(list(_members(top, below, 1))) for top in below.get(None, ())]
+    families = [TaskFamily(list(_members(top, below, 1))) for top in below.get(None, ())]
     # Imported tasks can be each other's parent: none of them is a top, and each is shown by itself.
     seen = {member.task["taskId"] for family in families for member in family.members}
-    families += [Family([Member(task, 1, 0)]) for task in known.values() if task["taskId"] not in seen]
-    groups: dict[TaskGroup, list[Family]] = {group: [] for group in GROUPS}
+    families += [
+        TaskFamily([TreeMember(task, 1, 0)]) for task in known.values() if task["taskId"] not in seen
+    ]
+    groups: dict[TaskGroup, list[TaskFamily]] = {group: [] for group in GROUPS}
     for family in families:
         groups[family.group].append(family)
     groups[TaskGroup.FINISHED].sort(key=lambda one: one.ended, reverse=True)
     return [(group, found) for group, found in groups.items() if found]
 
 
-def _members(task: Task, below: Mapping[str | None, list[Task]], level: int) -> Iterator[Member]:
+def _members(task: Task, below: Mapping[str | None, list[Task]], level: int) -> Iterator[TreeMember]:
     children = below.get(task["taskId"], ())
-    yield Member(task, level, len(children))
+    yield TreeMember(task, level, len(children))
     for child in children:
         yield from _members(child, below, level + 1)
