@@ -24,6 +24,7 @@ from tests.patience import PATIENCE_S
 from tests.surfaces.grid import GridTerminal, full_screen
 from tests.surfaces.served import Served, served
 from tests.surfaces.test_dashboard import DEEP, Families
+from tests.surfaces.test_http_tasks import seen
 from tests.surfaces.test_page import HOSTILE
 from tests.surfaces.typed import typed
 
@@ -150,14 +151,14 @@ def test_pause_kill_and_retry(db: Served) -> None:
     top = spawned(db, "family first child=slow a; second child=slow b", "the parent")
     with full_screen("top", state=db.home) as person:
         person.shows("● first child", "● second child", "waiting for 2 of 2")
+        person.type("r")
+        person.shows("only a finished task can be retried")
         person.type("p")
         until(person, db, top, status="paused")
         person.shows("paused")
         person.type("p")
         person.until(lambda _: task_of(db, top)["status"] != "paused", "resumed")
         person.shows("● second child")
-        person.type("r")
-        person.shows("only a finished task can be retried")
         person.type("k")
         person.shows("Kill 3 tasks?", "y kill")
         assert re.search(r"│ t_\w+  second child  \w+", person.grid.text)
@@ -223,10 +224,12 @@ def test_a_decision_is_about_what_was_shown(db: Served) -> None:
 
 def test_the_inbox_lists_decisions_rejects_with_a_comment_and_answers(db: Served) -> None:
     builder = spawned(db, "run it", "a builder")
+    seen(db.client, builder, lambda one: one["status"] == "needs approval")
     curious = spawned(db, "ask openly", "curious")
     with full_screen("top", state=db.home) as person:
         person.shows("1 more")
         person.type("i")
+        # It begins with the decision at the top, that of the selected task.
         person.shows("▸ Approval needed · a builder", "Answer needed · curious", "r reject with a comment")
         person.type("r")
         person.shows("Why: the task reads it")

@@ -18,9 +18,9 @@ from rich.console import Console
 from textual.events import Key
 
 from clutch.cli.top import lines
-from clutch.cli.top.connection import Happened, Items, LoadedTasks, Lost, TopConnection
+from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost
 from clutch.cli.top.dashboard import Dashboard, is_utf8
-from clutch.cli.top.transcript import TranscriptText
+from clutch.cli.top.transcript import ShownTranscript
 from clutch.cli.top.tree import GROUPS, TaskTree, groups_of
 from clutch.core.model import TaskStatus
 from clutch.surfaces.discovery import Address
@@ -139,7 +139,7 @@ def messages(count: int) -> list[dict[str, Any]]:
 
 
 def test_thinking_and_output_are_folded_and_a_call_gets_its_duration_when_it_has_ended() -> None:
-    shown = TranscriptText("t_1", started=1767225600.0, is_loaded=True)
+    shown = ShownTranscript("t_1", started=1767225600.0, is_loaded=True)
     shown.add(messages(2))
     before = shown.paragraphs(None)
     assert [str(one.text) for one in before][-1] == "● shell(make [bold]all[/]) · no result yet"
@@ -157,7 +157,7 @@ def test_thinking_and_output_are_folded_and_a_call_gets_its_duration_when_it_has
 
 
 def test_a_failed_task_shows_its_error_and_what_to_press() -> None:
-    shown = TranscriptText("t_1", started=None, is_loaded=True)
+    shown = ShownTranscript("t_1", started=None, is_loaded=True)
     task = a_task(1, status="failed", error="the disk is full")
     texts = [str(one.text) for one in shown.paragraphs(task)]
     assert texts == ["failed: the disk is full", "r runs it again or continues it."]
@@ -166,7 +166,7 @@ def test_a_failed_task_shows_its_error_and_what_to_press() -> None:
 # ---- the program -----------------------------------------------------------------------------------------
 
 
-class Silent(TopConnection):
+class Silent(LiveConnection):
     """A connection whose news the test brings."""
 
     def open(self) -> None:

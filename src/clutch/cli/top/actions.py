@@ -14,12 +14,12 @@ from textual.app import App
 from clutch.cli.output import command_for, label
 from clutch.cli.tasks import SLACK_S, result_text
 from clutch.cli.top import lines
-from clutch.cli.top.connection import TopConnection
+from clutch.cli.top.connection import LiveConnection
 from clutch.cli.top.dialogs import Dialog, DialogChoice, Given, InboxScreen, Overlay, decision_dialog, key_of
 from clutch.cli.top.lines import QUIET, Item
-from clutch.cli.top.transcript import TranscriptText
+from clutch.cli.top.transcript import ShownTranscript
 from clutch.cli.top.tree import Task, TaskTree
-from clutch.cli.top.widgets import TaskRows
+from clutch.cli.top.widgets import TaskListView
 from clutch.errors import ClutchError
 from clutch.surfaces.http_client import GatewayClient, item_path, task_path
 
@@ -27,14 +27,14 @@ COSTS_BY = ("day", "model", "agent", "root")
 DECIDED = {"answer": "answered", "approve": "approved", "reject": "rejected"}
 
 
-class TopActions(App[None]):
+class DashboardActions(App[None]):
     """The part of the dashboard that acts. `Dashboard` draws, and says what is selected."""
 
-    connection: TopConnection
+    connection: LiveConnection
     known: TaskTree
-    task_list: TaskRows
+    task_list: TaskListView
     items: Sequence[Item]
-    transcript: TranscriptText | None
+    transcript: ShownTranscript | None
     moved_at: float  #: when the cursor was moved last
     receipt: tuple[str, str] | None = None  #: task and key of the message sent last
 
@@ -269,7 +269,7 @@ class TopActions(App[None]):
         self.draw()
 
     def action_inbox(self) -> None:
-        self.push(InboxScreen(self.items, self.decide))
+        self.push(InboxScreen(self.items, self.item, self.decide))
 
     def action_costs(self) -> None:
         def show(said: Any) -> None:

@@ -60,7 +60,7 @@ News = LoadedTasks | Lost | Items | Happened
 
 
 @dataclass(slots=True)
-class TopConnection:
+class LiveConnection:
     """`client` is replaced when another process of the gateway serves the state directory."""
 
     state: Path | None

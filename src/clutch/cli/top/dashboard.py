@@ -23,13 +23,13 @@ from textual.widgets import Input, Static
 
 from clutch.cli import output
 from clutch.cli.top import dialogs, lines
-from clutch.cli.top.actions import TopActions
-from clutch.cli.top.connection import Happened, Items, LoadedTasks, Lost, News, TopConnection
+from clutch.cli.top.actions import DashboardActions
+from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost, News
 from clutch.cli.top.dialogs import InboxScreen, Overlay
 from clutch.cli.top.lines import BAD, QUIET, STRONG, Item
-from clutch.cli.top.transcript import Paragraph, TranscriptText
+from clutch.cli.top.transcript import Paragraph, ShownTranscript
 from clutch.cli.top.tree import Task, TaskTree
-from clutch.cli.top.widgets import AsciiFilter, Field, Lines, TaskRows
+from clutch.cli.top.widgets import AsciiFilter, Field, Lines, TaskListView
 from clutch.core.text.format import visible
 from clutch.errors import ClutchError
 from clutch.surfaces.http_client import GatewayClient, task_path
@@ -45,7 +45,7 @@ LIVE_STEPS = ("tool:start", "tool:end", "usage")
 
 def run(state: Path | None, client: GatewayClient) -> None:
     # Without the mouse, the terminal selects text as it does elsewhere.
-    app = Dashboard(TopConnection(state, client))
+    app = Dashboard(LiveConnection(state, client))
     app.run(mouse=False)
     if app.return_code:
         raise typer.Exit(app.return_code)
@@ -57,7 +57,7 @@ def is_utf8() -> bool:
     return "utf8" in (next((one for one in named if one), "utf8")).lower().replace("-", "")
 
 
-class Dashboard(TopActions):
+class Dashboard(DashboardActions):
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None
     CSS = (
@@ -103,7 +103,7 @@ class Dashboard(TopActions):
         Binding("ctrl+c,ctrl+d", "leave", priority=True),
     ]
 
-    def __init__(self, connection: TopConnection) -> None:
+    def __init__(self, connection: LiveConnection) -> None:
         super().__init__(ansi_color=True)
         self._ascii = () if is_utf8() else (AsciiFilter(),)
         self.connection = connection
@@ -113,12 +113,12 @@ class Dashboard(TopActions):
         self._is_demo = False
         self._is_live = False
         self._lost_at: float | None = None
-        self.transcript: TranscriptText | None = None
+        self.transcript: ShownTranscript | None = None
         self._tab: str | None = None  #: of the task that is open in full screen
         self._document: list[Paragraph] | None = None  #: result or explanation of that task, as it was read
         self._notice, self._notice_at = "", 0.0
         self.moved_at = self._drawn_at = 0.0
-        self.task_list = TaskRows(self.now, id="list")
+        self.task_list = TaskListView(self.now, id="list")
         self.pane = Lines(follows=True, id="text")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -219,13 +219,13 @@ class Dashboard(TopActions):
             return
         if shown is None or shown.task_id != selected:
             started = self.known.tasks[selected]["startedAt"] if selected in self.known.tasks else None
-            shown = self.transcript = TranscriptText(selected, output.at(started))
+            shown = self.transcript = ShownTranscript(selected, output.at(started))
         if shown.is_stale and not shown.is_reading:
             shown.is_stale, shown.is_reading = False, True
             path, after = task_path(selected, "transcript"), shown.after
             self.ask(lambda client: client.get(path, after=after), lambda page: self._read(shown, page))
 
-    def _read(self, shown: TranscriptText, page: Any) -> None:
+    def _read(self, shown: ShownTranscript, page: Any) -> None:
         shown.is_reading = False
         if isinstance(page, ClutchError):
             return  # the stream says what is wrong with the gateway

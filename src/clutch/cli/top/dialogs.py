@@ -181,12 +181,12 @@ class InboxScreen(Overlay):
         Binding("pagedown", "scroll_lines(10)"),
     ]
 
-    def __init__(self, items: Sequence[Item], decide: Decide) -> None:
+    def __init__(self, items: Sequence[Item], first: Item | None, decide: Decide) -> None:
         super().__init__()
         self._decide = decide
         self._items: list[Item] = list(items)
         self._said: dict[str, str] = {}  #: what became of an item, by its key
-        self._place = 0
+        self._place = 0 if first is None else self._items.index(first)
         self._list, self._body = Lines(), Lines()
 
     def compose(self) -> ComposeResult:

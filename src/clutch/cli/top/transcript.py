@@ -32,7 +32,7 @@ class Paragraph:
 
 
 @dataclass(slots=True)
-class TranscriptText:
+class ShownTranscript:
     task_id: str
     started: float | None
     after: int = 0  #: the number of the last message that was read

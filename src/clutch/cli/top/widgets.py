@@ -45,7 +45,7 @@ class View(ScrollView):
         return strip if style is None else strip.apply_style(style)
 
 
-class TaskRows(View):
+class TaskListView(View):
     """The rows of the tree. The cursor stands on a task and stays on it, wherever the task moves."""
 
     def __init__(self, clock: Callable[[], float], id: str) -> None:
