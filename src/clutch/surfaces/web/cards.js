@@ -79,7 +79,7 @@ export class Cards extends SteadyList {
     const actions = h("div", { class: "card-actions" }, needsReview ? review(item) : this.decisions(item, card));
     const said = h("p", { class: "said", role: "alert" });
     if (this.isCompact) {
-      card.append(h("p", { class: "card-title" }, h("strong", { text: titleOf(item) }), " · ", asker(item), " · ", summary(item), verdict),
+      card.append(h("p", { class: "card-title" }, h("strong", { text: titleOf(item) }), " · ", asker(item), summary(item), verdict),
         ...choices(item, text), actions, said);
     } else {
       // What became of a card takes the place of its age: no line is added that would move the cards below.
