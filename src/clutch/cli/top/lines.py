@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -15,7 +14,7 @@ from rich.text import Text
 from clutch.cli import output, show
 from clutch.cli.top.tree import Row, Task
 from clutch.core.model import NEEDS_USER, RETRYABLE, TaskStatus
-from clutch.core.text.format import money, visible
+from clutch.core.text.format import visible
 
 Item = Mapping[str, Any]
 
@@ -109,8 +108,6 @@ def task_line(row: Row, task: Task, width: int, now: float, stalled_s: float | N
 
 def header(summary: Mapping[str, Any] | None, connection: str, is_live: bool, width: int) -> Text:
     counts = "" if summary is None else output.summary(summary) or "no tasks"
-    if summary is not None and summary["usd"] is not None:
-        counts = f"{counts} · {money(Decimal(summary['usd']))}"
     room = width - cell_len(connection) - 1
     said = (connection, GOOD if is_live else BAD)
     return Text.assemble((output.fitted(f"Clutch  {counts}", room), STRONG), " ", said)
