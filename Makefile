@@ -19,7 +19,7 @@
 #   make release    [KEY=FILE]        dist/: both archives, their hashes, sbom and origin; signed with a key of ssh
 #   make sbom                         build/sbom.json: what is in an installation, as CycloneDX
 #   make fmt                          format, and repair what the linter can
-#   make picture                      record the terminal in the README anew
+#   make screenshots                  record the pictures of README and docs from real runs: page, phone, terminal
 #   make lock       [ARGS=--upgrade]  lock files from pyproject.toml; keeps versions unless told
 #   make help                         these lines
 #   make clean                        remove .venv, build results and caches
@@ -43,7 +43,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs check-words
-.PHONY: test test-fast test-lowest docs demo trust bench scenarios house words audit release sbom fmt picture lock help clean
+.PHONY: test test-fast test-lowest docs demo trust bench scenarios house words audit release sbom fmt screenshots lock help clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -180,7 +180,8 @@ fmt: $(STAMP)
 sbom: $(STAMP)
 	@$(BIN)/python -m tests.security.sbom
 
-picture: $(STAMP)
+screenshots: $(STAMP) browser
+	@$(BIN)/python -m tests.docs.screenshots
 	@$(BIN)/python -m tests.docs.picture
 
 lock: $(STAMP)

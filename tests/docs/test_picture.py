@@ -1,4 +1,4 @@
-"""The picture in the README is a recording that `make picture` makes: its commands exist, and they did what it says."""
+"""The pictures are recordings of `make screenshots`: commands exist and did what is shown, and no picture is unused."""
 
 from __future__ import annotations
 
@@ -66,3 +66,12 @@ def test_it_asks_nobody_for_anything_and_names_no_place_on_a_machine() -> None:
     inside = SVG.replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?:|url\((?!#)|@import|<script|<image|href", inside)
     assert not re.search(r"/(?:tmp|home|root|work|var|usr)/", inside)
+
+
+def test_each_picture_of_the_dashboard_is_shown_in_a_page_and_loads_nothing() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
+    pictures = list((ROOT / "docs" / "pictures").iterdir())
+    assert pictures
+    assert [one.name for one in pictures if f"pictures/{one.name}" not in pages] == []
+    for drawn_one in (one for one in pictures if one.suffix == ".svg"):
+        assert set(re.findall(r"https?://[^\s\"')]+", drawn_one.read_text())) <= {"http://www.w3.org/2000/svg"}
