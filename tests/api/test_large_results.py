@@ -66,7 +66,7 @@ async def test_a_large_result_is_read_by_its_own_session_and_by_no_sibling(tmp_p
     read = max((results(one) for one in model.requests if "sibling" in str(one.transcript[0])), key=len)
     assert "SECRET" not in "".join(read)
     assert kept["path"].startswith("/results/")
-    assert "1 matching lines" in owned[1]
+    assert "1 matching line in 1 file" in owned[1]
     assert "read-only" in owned[2]
     assert len(read) == 4
     assert list(workspace.iterdir()) == []

@@ -106,6 +106,19 @@ def test_all_addresses_of_both_kinds_are_one_socket_or_a_refusal_where_there_is_
             pass
 
 
+def test_a_gateway_listens_again_where_it_listened_before(tmp_path: Path) -> None:
+    """Another gateway had the default port when it was started first; an open page waits at the other one."""
+    with listeners(ListenSettings()) as first:
+        with served(tmp_path / "state", port=None) as db:
+            before = db.port
+        assert before != first[0].getsockname()[1]
+    with served(tmp_path / "state", port=None) as db:
+        assert db.port == before
+    (tmp_path / "state" / "port").write_text("damaged")
+    with served(tmp_path / "state", port=None) as db:
+        assert db.port > 0
+
+
 def test_the_default_port_is_fixed_and_the_next_free_one_follows() -> None:
     with listeners(ListenSettings()) as first, listeners(ListenSettings()) as second:
         ports = [one[0].getsockname()[1] for one in (first, second)]

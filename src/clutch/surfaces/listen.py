@@ -13,7 +13,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 BACKLOG = 128
+PORT_FILE = "port"  #: of the state directory: where its gateway listened last
 PORT, PORTS_TRIED = 25882, 50  #: C-L-U-T-C on the keys of a telephone, below the ports that systems hand out
 PORT_MAX = 65535
 _NAME = re.compile(r"[a-z0-9.:-]{1,253}", re.ASCII)
@@ -159,21 +160,37 @@ def _bracketed(host: str) -> str:
 
 
 @contextmanager
-def listeners(where: ListenSettings) -> Iterator[list[socket.socket]]:
+def listeners(where: ListenSettings, last_port: int | None = None) -> Iterator[list[socket.socket]]:
     """Listen on all addresses with the same port, 127.0.0.1 included. Raises InvalidInput."""
     with ExitStack() as stack:
         wanted = ip_address(where.host)
         hosts = [where.host] if wanted.is_unspecified or where.host == HERE else [HERE, where.host]
         opened: list[socket.socket] = []
         for host in hosts:
-            ports = [opened[0].getsockname()[1]] if opened else _ports(where)
+            ports = [opened[0].getsockname()[1]] if opened else _ports(where, last_port)
             opened.append(stack.enter_context(_bound(host, ports)))
         yield opened
 
 
-def _ports(where: ListenSettings) -> Sequence[int]:
-    """Return the ports to try, in order. A fixed default lets a browser find the gateway again after a restart."""
-    return [*range(PORT, PORT + PORTS_TRIED), 0] if where.port is None else [where.port]
+def _ports(where: ListenSettings, last_port: int | None) -> Sequence[int]:
+    """Return the ports to try, in order. An open page finds the gateway again after a restart at the port that it had,
+    also where that was not the default, because another gateway was there first."""
+    if where.port is not None:
+        return [where.port]
+    return [*([] if last_port is None else [last_port]), *range(PORT, PORT + PORTS_TRIED), 0]
+
+
+def _last_port(home: Path) -> int | None:
+    try:
+        port = int((home / PORT_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return port if 0 < port <= PORT_MAX else None
+
+
+def _keep_port(home: Path, port: int) -> None:
+    with suppress(OSError):  # on a full disk the next gateway begins with the default
+        (home / PORT_FILE).write_text(str(port))
 
 
 def _bound(host: str, ports: Sequence[int]) -> socket.socket:
@@ -231,7 +248,9 @@ async def serving(
         raise GatewayInUse(f"{home} is served by another gateway already", remedy)
     try:
         discovery.ensure_token(home)
-        with watchdog.watching(home), listeners(where) as sockets:
+        with watchdog.watching(home), listeners(where, _last_port(home)) as sockets:
+            if where.port is None:
+                _keep_port(home, sockets[0].getsockname()[1])
             async with asyncio.TaskGroup() as group:
                 answering = group.create_task(_answer(gateway, home, where.names, sockets))
                 _publish(held, sockets[0], gateway, config)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from urllib.parse import quote
 from uuid import uuid4
 
-from clutch.api.actions import ANSWER, Answering, ApiAction, B, InThread, Sending, json_of
+from clutch.api.actions import ANSWER, Answering, ApiAction, B, InThread, Sending, camel, json_of
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.problems import error_of
 from clutch.api.reads import Filter
@@ -255,7 +255,8 @@ class RemoteBackend:
             await asyncio.sleep(AGAIN_S)
 
     async def tasks(self, asked: Filter) -> list[Known]:
-        return [_known(task) for task in (await self._get("/v1/tasks", **asdict(asked)))["tasks"]]
+        query = {camel(name): value for name, value in asdict(asked).items()}
+        return [_known(task) for task in (await self._get("/v1/tasks", **query))["tasks"]]
 
     async def events(self) -> AsyncGenerator[Event, None]:
         async with aclosing(self._stream()) as stream:
