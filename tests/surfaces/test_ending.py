@@ -148,9 +148,13 @@ def test_two_commands_at_once_start_one_gateway_that_outlives_them(tmp_path: Pat
     state = tmp_path / "state"
     env = {name: value for name, value in os.environ.items() if name != discovery.NO_START}
 
-    def clutch(*words: str) -> subprocess.Popen[str]:
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
+    elsewhere.mkdir()
+
+    def clutch(*words: str, folder: Path = tmp_path) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "clutch", *words, "--state", str(state), "--json"]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env, cwd=folder)
 
     both = [clutch("spawn", f"say {word}") for word in ("one", "two")]
     said = [json.loads(one.communicate(timeout=60)[0]) for one in both]
@@ -160,6 +164,9 @@ def test_two_commands_at_once_start_one_gateway_that_outlives_them(tmp_path: Pat
         assert found is not None
         assert os.getsid(found.pid) == found.pid  # a Ctrl-C in the terminal does not reach it
         assert stat.S_IMODE((state / serve.LOG_FILE).stat().st_mode) == 0o600
+        note = f"Agents work in {tmp_path}, not in this folder."
+        assert note in clutch("spawn", "say three", folder=elsewhere).communicate(timeout=60)[1]
+        assert note not in clutch("spawn", "say four").communicate(timeout=60)[1]
     finally:
         ending = json.loads(clutch("stop").communicate(timeout=60)[0])
     assert (ending["status"], ending["pid"]) == ("stopped", found.pid)

@@ -406,7 +406,9 @@ def test_status_shows_the_gateway_and_without_it_the_last_saved_state(tmp_path: 
             "background": False,
             "status": "ok",
             "database": "sqlite",
+            "workspace": str(tmp_path),
         }
+        assert f"Folder    {tmp_path} (where agents work)" in text
         assert (said["tasks"]["running"], said["inbox"], said["spentToday"]["calls"] > 0) == (1, 1, True)
         assert said["model"] == {"name": None, "isDemo": False}, "the program has its own"
         assert said["next"][0] == f"clutch inbox --state {here.home}"

@@ -78,7 +78,7 @@ def test_the_file_says_where_it_is_and_whose_it_is(db: Served) -> None:
     said = json.loads((db.home / "gateway.json").read_text())
     assert said["url"] == db.clutch.url
     assert said["pid"] == os.getpid()
-    assert set(said) == {"url", "pid", "version", "startedAt", "background", "config"}
+    assert set(said) == {"url", "pid", "version", "startedAt", "background", "config", "workspace"}
     assert said["startedAt"].endswith("Z")
 
 

@@ -439,6 +439,13 @@ def home_of(state: Path | None) -> Path:
     return default_state_directory() if state is None else state
 
 
+def say_folder(client: GatewayClient) -> None:
+    """Tell a user in another folder where agents work: a command started the gateway there, perhaps days ago."""
+    workspace, is_background = client.address.workspace, client.address.is_background
+    if is_background and workspace is not None and not Path.cwd().is_relative_to(workspace):
+        say(f"Agents work in {workspace}, not in this folder. Use another gateway for it: --state DIR.")
+
+
 def gateway(state: Path | None, *, is_new_work: bool = False) -> GatewayClient:
     """Return a client of the running gateway, or start one. Raises NoGateway, UnsafeStateDirectory."""
     home = home_of(state)

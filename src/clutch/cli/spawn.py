@@ -18,7 +18,17 @@ import typer
 
 from clutch.cli import output
 from clutch.cli.options import AsJson, State
-from clutch.cli.output import OF_OUTCOME, Exit, answering, command_for, gateway, print_object, print_text, say
+from clutch.cli.output import (
+    OF_OUTCOME,
+    Exit,
+    answering,
+    command_for,
+    gateway,
+    print_object,
+    print_text,
+    say,
+    say_folder,
+)
 from clutch.cli.source import GatewayConnection, resumable
 from clutch.errors import InvalidInput
 from clutch.surfaces.http_client import Declined, GatewayClient, session_path, task_path
@@ -207,6 +217,7 @@ def spawn(
     with answering("spawn", as_json=as_json):
         body = wanted.to_json()
         client = gateway(state, is_new_work=True)
+        say_folder(client)
         said = (
             client.post("/v1/tasks", {**body, "dryRun": True}) if dry_run else _spawned(client, wanted, body)
         )
@@ -260,6 +271,7 @@ def run(
         wanted = replace(wanted, key=wanted.key or uuid.uuid4().hex)
         body = wanted.to_json()
         line = GatewayConnection(state, gateway(state, is_new_work=True))
+        line.ask(say_folder)
         said = line.ask(lambda client: _spawned(client, wanted, body))
         if not wait:
             task = line.ask(lambda client: client.get(task_path(said["taskId"])))

@@ -88,6 +88,7 @@ def _gateway(home: Path, health: Mapping[str, Any]) -> Object | None:
         "background": found.is_background,
         "status": health.get("status", "blocked"),
         "database": health.get("database"),
+        "workspace": found.workspace,
     }
 
 
@@ -181,6 +182,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "State",
         f"{found['state']} ({more}{size(disk['used'])} used, {size(disk['free'])} free on this disk)",
     )
+    if found["gateway"] is not None and found["gateway"]["workspace"] is not None:
+        yield "Folder", f"{found['gateway']['workspace']} (where agents work)"
     yield "Model", _model_text(found["model"])
     yield "Config", _config_text(found["config"])
     yield "Spend", _spend_text(found["spentToday"])

@@ -132,6 +132,7 @@ class Address:
     started_at: str
     is_background: bool = False  #: a command started it, and may start another in its place
     config: Loaded | None = field(default=None, compare=False)  #: changes while it runs
+    workspace: str | None = None  #: where its main agent works; None: not known
 
     def restart(self, home: Path) -> str:
         """Return the command that starts it again with another config."""
@@ -143,7 +144,8 @@ class Address:
     def to_json(self) -> str:
         said = {"url": self.url, "pid": self.pid, "version": self.version, "startedAt": self.started_at}
         loaded = None if self.config is None else self.config.to_json()
-        return json.dumps({**said, "background": self.is_background, "config": loaded}) + "\n"
+        more = {"background": self.is_background, "config": loaded, "workspace": self.workspace}
+        return json.dumps({**said, **more}) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self | None:
@@ -158,6 +160,7 @@ class Address:
                 str(said["startedAt"]),
                 bool(said.get("background")),
                 config,
+                None if said.get("workspace") is None else str(said["workspace"]),
             )
         except (ValueError, TypeError, KeyError):
             return None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from clutch import __version__
+from clutch.core.agents import MAIN
 from clutch.core.text.format import typed
 from clutch.core.validation import check, require
 from clutch.errors import GatewayInUse, InvalidInput
@@ -264,7 +265,8 @@ def _publish(held: Claim, listener: socket.socket, gateway: Gateway, config: Loa
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     url = f"http://{HERE}:{listener.getsockname()[1]}"
     is_background = gateway.leaving is not None and gateway.leaving.is_background
-    held.publish(Address(url, os.getpid(), __version__, started_at, is_background, config))
+    workspace = str(Path(gateway.services.policy.workspace_of(MAIN) or ".").resolve())
+    held.publish(Address(url, os.getpid(), __version__, started_at, is_background, config, workspace))
 
 
 async def _answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: list[socket.socket]) -> None:

@@ -25,6 +25,7 @@ from clutch.cli.output import (
     print_object,
     print_text,
     say,
+    say_folder,
 )
 from clutch.cli.source import MAIN_SESSION, GatewayConnection
 from clutch.errors import ClutchError
@@ -37,6 +38,7 @@ def chat(state: Path | None, session: str | None, agent: str | None, *, as_json:
     with answering("chat", as_json=as_json):
         key = session or (f"agent:{agent}:main" if agent else MAIN_SESSION)
         client = gateway(state, is_new_work=True)
+        say_folder(client)
         if as_json or not is_terminal():
             inbox = command_for(state, "inbox")
             raise typer.Exit(

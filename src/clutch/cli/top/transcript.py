@@ -119,7 +119,9 @@ class ShownTranscript:
     def _call(
         self, call: Mapping[str, Any], index: int, at: str, ended: Mapping[str, Any] | None
     ) -> list[Paragraph]:
-        words = visible(in_words(call["name"], main_argument(call["args"])), 120)
+        words = in_words(
+            visible(call["name"], 60), main_argument(call["args"])
+        )  # which has its escapes already
         found = [] if ended is None else [one for one in ended["body"]["results"] if one["index"] == index]
         if ended is None or not found:
             return [Paragraph(Text.assemble((f"● {words}", STRONG), " · no result yet"))]

@@ -16,6 +16,7 @@ import { groupsOf, shownMembers } from "/web/views/tree.js";
 
 const TITLES = { "needs attention": "Needs attention", active: "Active", undelivered: "Undelivered", finished: "Finished" };
 const COLUMNS = [["Task", "c-task"], ["Doing now", "c-doing"], ["Timeline", "c-bar"], ["Elapsed", "c-elapsed"], ["Tokens", "c-tokens"], ["Cost", "c-cost"]];
+const DEMO_EXAMPLES = ["question: markers", "question: sizes", "Survey the folder"]; // the demo model knows few requests
 const EXAMPLES = ["Summarise the README of this project.", "Find every TODO in this project and group them by topic.", "Read the docs with three subagents and list what is unclear."];
 
 const FINISHED = 3; // the place of the last group
@@ -257,9 +258,14 @@ grid.addEventListener("click", (event) => {
 function emptyState() {
   const text = h("textarea", { rows: 3, "aria-label": "Task", placeholder: "What should a subagent do?" });
   const start = () => { openNewTask(text.value); };
+  text.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) start(); });
+  const examples = h("ul");
+  const fill = ({ isDemo }) => examples.replaceChildren(...(isDemo ? DEMO_EXAMPLES : EXAMPLES).map((one) =>
+    h("li", {}, button(one, () => { text.value = one; text.focus(); }, { class: "example" }))));
+  fill(store.overview);
+  store.onOverview(fill);
   return h("section", { class: "empty", hidden: true, "aria-label": "Start the first task" },
     h("h2", { text: "No tasks in this period" }), h("p", { text: "Describe a piece of work. It runs in the background and survives restarts." }),
     text, h("p", {}, button("Start a task", start, { class: "primary" })),
-    h("p", { text: "For example:" }),
-    h("ul", {}, EXAMPLES.map((one) => h("li", {}, button(one, () => { text.value = one; text.focus(); }, { class: "example" })))));
+    h("p", { text: "For example:" }), examples);
 }
