@@ -156,7 +156,8 @@ async def push_key(ask: Ask) -> Reply[devices.PushKeyObject]:
 
 @route("POST", "/v1/devices/push", Scope.WRITE)
 async def push_on(ask: Ask[PushBody]) -> Reply[devices.PushState]:
-    """Notify this device when a task needs a decision and when all tasks are finished, in generic words."""
+    """Notify this device when a task needs a decision and when all tasks of a conversation are finished, in generic
+    words."""
     one = Subscription(ask.body.endpoint, ask.body.p256dh, ask.body.auth)
     check_endpoint(one.endpoint, ask.app.gateway.services.policy.serving.push_hosts)
     check_keys(one.p256dh, one.auth)
