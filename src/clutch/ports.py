@@ -453,6 +453,10 @@ class Subscriptions(Protocol):
 
     async def forget(self, device: str) -> None: ...
 
+    async def is_current(self, key: str) -> bool:
+        """Whether the notification with this key still says the truth."""
+        ...
+
 
 class HookFailed(Exception):
     """A hook raised or took too long. `is_permanent`: it will do so again."""

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from clutch.core.policy import Serving
-from clutch.core.push import PushKey, PushKind, check_endpoint, decoded, encoded, payload
+from clutch.core.push import (
+    STALE_S,
+    PushKey,
+    PushKind,
+    check_endpoint,
+    decoded,
+    encoded,
+    parse_notification,
+    payload,
+)
 from clutch.errors import InvalidInput, extra
 from clutch.ports import Subscriptions
 
@@ -102,8 +111,12 @@ class PushChannel:
         self._known, self._is_public, self._now, self._rules = known, is_public, now, rules
 
     async def send(self, target: str, body: str, key: str) -> str | None:
-        """`target`: a device. `body`: the kind of the notification. Raises ConnectionError, PermissionError."""
-        del key  # the topic makes a repetition replace the first
+        """`target`: a device. `body`, `key`: of a row of the outbox. Raises ConnectionError, PermissionError."""
+        kind, at = parse_notification(body)
+        if at + STALE_S <= self._now():
+            return "too late"
+        if not await self._known.is_current(key):
+            return "no longer current"
         found, own = await self._known.find(target), await self._known.key()
         if found is None or own is None:
             return "no subscription"  # it was turned off, or its device was signed out
@@ -111,7 +124,6 @@ class PushChannel:
             check_endpoint(found.endpoint, self._rules().push_hosts)
         except InvalidInput as error:
             raise PermissionError(str(error)) from error
-        kind = PushKind(body)
 
         def sealed() -> Sealed:
             content = encrypt(payload(kind), found.p256dh, found.auth, os.urandom(16), new_key().private)

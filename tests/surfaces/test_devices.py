@@ -14,7 +14,7 @@ import segno
 
 from clutch.core.policy import Serving
 from clutch.errors import InvalidInput
-from clutch.surfaces.http.browser import Browsers
+from clutch.surfaces.http.browser import CODES_MAX, SESSIONS_MAX, Browsers
 from clutch.surfaces.listen import GatewayReach, phone_url
 from tests.patience import PATIENCE_S
 from tests.security.test_doors import OWN, browser_for
@@ -93,6 +93,55 @@ def test_a_phone_stays_signed_in_for_a_month_and_a_browser_for_half_a_day() -> N
     }
     now[0] = 12 * 3600.0
     assert [one.is_phone for one in browsers.devices(["token"])] == [True]
+
+
+def test_s5_a_browser_session_makes_no_codes(db: Served) -> None:
+    phone = browser_for(db)
+    for body in ({}, {"phone": True}):
+        said = db.post("/v1/browser/code", body, **phone)
+        assert (said.status, said.body["error"]["code"]) == (403, "forbidden")
+        assert "run `clutch open` in a terminal" in said.body["error"]["message"]
+    assert db.post("/v1/browser/code", {}).status == 201
+
+
+def test_s5_an_empty_authorization_does_not_hide_that_a_cookie_asks(db: Served) -> None:
+    phone = browser_for(db) | {"authorization": ""}
+    assert db.post("/v1/browser/code", {}, **phone).status == 401
+    assert db.post("/v1/browser/session", {}, **phone).status == 401
+    assert len(devices(db)) == 1
+
+
+def test_s5_a_session_that_has_expired_is_no_device() -> None:
+    now = [0.0]
+    browsers = Browsers(Serving(), 1, now=lambda: now[0])
+    browsers.opened("token")
+    (mine,) = browsers.devices(["token"])
+    now[0] = mine.until - 1.0
+    assert browsers.is_device(mine.id)
+    now[0] = mine.until
+    assert not browsers.is_device(mine.id)
+
+
+def test_s7_too_many_sign_ins_sign_out_the_oldest_of_the_same_token_only() -> None:
+    browsers, ended = Browsers(Serving(), 1), list[str]()
+    browsers.on_end = ended.append
+    browsers.opened("owner")
+    browsers.opened("reader")
+    (owner,), (first,) = browsers.devices(["owner"]), browsers.devices(["reader"])
+    for _ in range(SESSIONS_MAX):
+        browsers.opened("reader")
+    assert ended == [first.id]
+    assert browsers.is_device(owner.id)
+    assert len(browsers.devices(["reader"])) == SESSIONS_MAX
+
+
+def test_s7_too_many_codes_push_out_the_oldest_of_the_same_token_only() -> None:
+    browsers = Browsers(Serving(), 1)
+    owner, first = browsers.code("owner"), browsers.code("reader")
+    for _ in range(CODES_MAX):
+        browsers.code("reader")
+    assert browsers.redeemed(first) is None
+    assert browsers.redeemed(owner) == "owner"
 
 
 # ---- the list, and signing out ---------------------------------------------------------------------------

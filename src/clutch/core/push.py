@@ -17,6 +17,9 @@ from urllib.parse import urlsplit
 from clutch.core.validation import require
 
 ENDPOINT_CHARS_MAX = 1024
+STALE_S = 600.0  #: a notification that could not be sent for so long is not sent any more
+#: Before a device is notified that all is finished: an agent that starts one task after another does so within it.
+DONE_PAUSE_S = 10.0
 _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9-]{1,63}(\.[a-z0-9-]{1,63})*\.[a-z]{2,63}", re.ASCII)
 
 
@@ -43,9 +46,26 @@ class PushKind(StrEnum):
 
 TEXTS = {
     PushKind.ATTENTION: "A task needs your decision",
-    PushKind.DONE: "All tasks are finished",
+    PushKind.DONE: "All tasks of a conversation are finished",
     PushKind.TEST: "Notifications of Clutch work",
 }
+
+
+class Notification(NamedTuple):
+    """`at`: the moment of what it says."""
+
+    kind: PushKind
+    at: float
+
+
+def notification_text(kind: PushKind, at: float) -> str:
+    """Return what a row of the outbox keeps of a notification."""
+    return f"{kind} {at!r}"
+
+
+def parse_notification(text: str) -> Notification:
+    kind, _, at = text.partition(" ")
+    return Notification(PushKind(kind), float(at or 0))
 
 
 def payload(kind: PushKind) -> bytes:

@@ -300,6 +300,9 @@ class StoredSubscriptions:
     async def forget(self, device: str) -> None:
         await self._db.alone(push.forget, [device])
 
+    async def is_current(self, key: str) -> bool:
+        return await self._db.read(push.is_current, key)
+
 
 class StoredPins:
     """Implements the port `ToolPins`."""

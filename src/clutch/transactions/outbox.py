@@ -19,7 +19,7 @@ from clutch.core.budget import CallState
 from clutch.core.delivery import SendOutcome
 from clutch.core.model import NO_SESSION, Hook, RemovalReason, Task
 from clutch.core.policy import Policy
-from clutch.core.push import PushKind
+from clutch.core.push import DONE_PAUSE_S, PushKind, notification_text
 from clutch.core.text import announce, results
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions.inbox import announce_key
@@ -114,7 +114,17 @@ def sent(now: float, worker_id: int, message: OutboxMessage, receipt: str | None
         " WHERE id = ? AND owner = ? RETURNING id",
         (now, receipt, message.id, worker_id),
     )
+    yield from _leave(message)
     return bool(rows)
+
+
+def _leave(message: OutboxMessage) -> Tx[None]:
+    """A notification goes with its session. One that belongs to none goes when it is over."""
+    if message.channel == delivery.PUSH_CHANNEL:
+        yield (
+            "DELETE FROM outbox WHERE id = ? AND session_id = ? AND done_at IS NOT NULL",
+            (message.id, NO_SESSION),
+        )
 
 
 def let_go(
@@ -409,7 +419,7 @@ def attention_required(now: float, policy: Policy, session_id: int, kind: str, f
 
 
 # --------------------------------------------------------------------------------------------------
-# Notifications of devices: one row for each device that asked for them. A row says which of the texts is meant.
+# Notifications of devices: one row for each device that asked for them, with the kind of its text and its moment.
 
 _PUSH = (
     "INSERT INTO outbox(idem, session_id, channel, target, body, due)"
@@ -417,32 +427,47 @@ _PUSH = (
     " CAST(? AS {float}) FROM push_subscriptions p WHERE p.until > ?"
 )
 #: With the condition of the index `tasks_alive`: a task without an outcome is in none of these phases.
-_NONE_LEFT = (
-    " AND NOT EXISTS (SELECT 1 FROM tasks t JOIN tasks o ON o.root_id = t.root_id WHERE t.id = ? AND o.outcome IS NULL"
-    " AND o.phase <> 'cleanup_pending' AND o.phase <> 'completed' AND o.phase <> 'completed_giveup')"
+OPEN_BESIDE = (
+    "SELECT 1 FROM tasks t JOIN tasks o ON o.root_id = t.root_id WHERE t.id = ? AND o.outcome IS NULL"
+    " AND o.phase <> 'cleanup_pending' AND o.phase <> 'completed' AND o.phase <> 'completed_giveup' LIMIT 1"
+)
+#: Locked, so that of two last tasks that end at the same time the second one sees the end of the first.
+_ROOT_IF_DEVICES = (
+    "SELECT id FROM sessions WHERE id = (SELECT root_id FROM tasks WHERE id = ?)"
+    " AND EXISTS (SELECT 1 FROM push_subscriptions WHERE until > ?) {lock}"
 )
 _ONCE = " ON CONFLICT(idem) DO NOTHING RETURNING id"
 
 
 def _push_all(now: float, session_id: int, kind: PushKind, fact: str) -> Tx[None]:
-    rows = yield _PUSH + _ONCE, (fact, session_id, kind.value, now, now)
+    rows = yield _PUSH + _ONCE, (fact, session_id, notification_text(kind, now), now, now)
     if rows:
         yield HINT, ("outbox", delivery.PUSH_CHANNEL)
 
 
 def all_done(now: float, task: Task) -> Tx[None]:
-    """A task has ended: notify the devices if it was the last one of its tree. Without devices this reads one empty
-    table."""
-    fact = f"done:{task.id}:{task.generation}"
-    rows = yield _PUSH + _NONE_LEFT + _ONCE, (fact, task.id, PushKind.DONE.value, now, now, task.id)
+    """A task has ended: notify the devices after a pause if it was the last one of its tree. What they were not yet
+    notified of is replaced. Without devices this is one statement, which reads an empty table."""
+    roots = yield _ROOT_IF_DEVICES, (task.id, now)
+    if not roots or (yield OPEN_BESIDE, (task.id,)):
+        return
+    fact, said = f"done:{task.id}:{task.generation}", notification_text(PushKind.DONE, now)
+    rows = yield _PUSH + _ONCE, (fact, task.id, said, now + DONE_PAUSE_S, now)
     if rows:
+        yield (
+            "DELETE FROM outbox WHERE due IS NOT NULL AND owner IS NULL AND channel = 'push' AND body LIKE 'done %'"
+            " AND id < ? AND session_id IN (SELECT id FROM tasks WHERE root_id = ?)",
+            (min(row[0] for row in rows), roots[0][0]),
+        )
         yield HINT, ("outbox", delivery.PUSH_CHANNEL)
 
 
 def push_test(now: float, device: str, key: str) -> Tx[None]:
     """Notify one device that notifications work."""
     route = f"{delivery.PUSH_CHANNEL}:{device}"
-    yield from post(now, NO_SESSION, f"push:test:{device}:{key}", route, PushKind.TEST.value)
+    yield from post(
+        now, NO_SESSION, f"push:test:{device}:{key}", route, notification_text(PushKind.TEST, now)
+    )
 
 
 def drop(now: float, worker_id: int, message: OutboxMessage, error: str) -> Tx[bool]:
@@ -451,6 +476,7 @@ def drop(now: float, worker_id: int, message: OutboxMessage, error: str) -> Tx[b
         "UPDATE outbox SET done_at = ?, error = ?, owner = NULL, tried_at = ? WHERE id = ? AND owner = ? RETURNING id",
         (now, error, now, message.id, worker_id),
     )
+    yield from _leave(message)
     return bool(rows)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from clutch.core.push import PushKey, Subscription
+from clutch.core.push import PushKey, PushKind, Subscription, parse_notification
 from clutch.store.transaction import Tx
+from clutch.transactions.outbox import OPEN_BESIDE
+from clutch.transactions.read.inbox import is_asking
 
 
 def key(now: float) -> Tx[PushKey | None]:
@@ -46,3 +48,19 @@ def subscribed(now: float) -> Tx[frozenset[str]]:
 def forget(now: float, devices: Collection[str]) -> Tx[None]:
     """These devices are signed out, or want no notifications. What has expired leaves, too."""
     yield "DELETE FROM push_subscriptions WHERE device {any} OR until <= ?", (list(devices), now)
+
+
+def is_current(now: float, key: str) -> Tx[bool]:
+    """Whether a notification still says the truth: its session waits for a decision, its conversation has no open
+    task."""
+    rows = yield "SELECT session_id, body FROM outbox WHERE idem = ?", (key,)
+    if not rows:
+        return False
+    session_id, body = rows[0]
+    match parse_notification(body).kind:
+        case PushKind.ATTENTION:
+            return (yield from is_asking(now, [session_id]))
+        case PushKind.DONE:
+            return not (yield OPEN_BESIDE, (session_id,))
+        case PushKind.TEST:
+            return True

@@ -229,7 +229,8 @@ class AuthMiddleware:
                 claimed = given.strip()
             case "code" if scope["path"] == BROWSER_PATH:
                 claimed = self._tokens.browsers.redeemed(given.strip()) or ""
-            case "" if cookie := cookie_of(headers):
+            # Not with an empty header: without the header, and only then, a device asks.
+            case "" if "authorization" not in headers and (cookie := cookie_of(headers)):
                 _check_own_page(headers)
                 browsers = self._tokens.browsers
                 is_page = scope["path"] == PROOF_PATH or browsers.is_page(cookie, headers[OWN_PAGE])

@@ -16,12 +16,12 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.responses import Response
 
@@ -33,7 +33,7 @@ from clutch.surfaces.discovery import read_private, write_private
 #: A browser keeps nothing.
 PRIVATE = {"cache-control": "no-store", "referrer-policy": "no-referrer", "x-content-type-options": "nosniff"}
 SESSIONS_FILE = "browsers.json"
-CODES_MAX, SESSIONS_MAX = 32, 100
+CODES_MAX, SESSIONS_MAX = 32, 100  #: of one token
 SEEN_S = 300.0  #: how old the last visit of a device in the file may be: not every request writes it
 
 
@@ -77,7 +77,8 @@ class Browsers:
         self.on_end: Callable[[str], object] = str  #: ends the requests of a device
 
     def code(self, token: str, *, is_phone: bool = False) -> str:
-        _make_room(self._codes, CODES_MAX)
+        for name in _oldest(self._codes, token, CODES_MAX):
+            del self._codes[name]
         made = secrets.token_urlsafe(32)
         lasts_s = self._rules.phone_code_s if is_phone else self._rules.code_s
         self._codes[made] = OneTimeCode(token, self._now() + lasts_s, is_phone)
@@ -102,7 +103,8 @@ class Browsers:
         if code is not None and used is None:
             return made, key  # the code was used a second time meanwhile: this cookie opens nothing
         self._sessions = {name: one for name, one in self._sessions.items() if one.until > now}
-        _make_room(self._sessions, SESSIONS_MAX)
+        for name in _oldest(self._sessions, _digest(token), SESSIONS_MAX):
+            self._end(name)
         is_phone = used is not None and used.is_phone
         until = now + (self._rules.phone_s if is_phone else self._rules.browser_s)
         about = (f"d_{secrets.token_hex(4)}", device_name(user_agent), is_phone, now, now)
@@ -167,7 +169,8 @@ class Browsers:
         return frozenset(one.id for one in self._sessions.values() if _token_of(one, known) is None)
 
     def is_device(self, device: str) -> bool:
-        return any(one.id == device for one in self._sessions.values())
+        now = self._now()
+        return any(one.id == device and one.until > now for one in self._sessions.values())
 
     def revoke(self, device: str) -> None:
         """Sign a device out and end its open requests now."""
@@ -219,10 +222,11 @@ def _mac(key: str, text: str) -> str:
     return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()
 
 
-def _make_room(known: dict[str, Any], most: int) -> None:
-    """Remove the oldest entries when there are too many."""
-    while len(known) >= most:
-        del known[next(iter(known))]
+def _oldest(known: Mapping[str, OneTimeCode | BrowserSession], token: str, most: int) -> list[str]:
+    """Return what has to leave before one more of this token. Those of another token stay: a token that may only read
+    must not sign out the others."""
+    own = [name for name, one in known.items() if one.token == token]
+    return own[: max(0, len(own) + 1 - most)]
 
 
 # --------------------------------------------------------------------------------------------------

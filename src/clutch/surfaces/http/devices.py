@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -19,10 +20,13 @@ from clutch.api.actions import ActionBody
 from clutch.api.problems import Problem
 from clutch.core.authority import Scope
 from clutch.core.push import ENDPOINT_CHARS_MAX, Subscription, check_endpoint, check_keys
+from clutch.errors import StoreError
 from clutch.surfaces.http.auth import BROWSER_PATH, PROOF_PATH, cookie_name, cookie_of
 from clutch.surfaces.http.browser import BrowserSession
 from clutch.surfaces.http.routes import Ask, Body, Query, Reply, route
 from clutch.transactions import outbox, push
+
+FORGET_S = 2.0  #: how long signing a device out waits for the database
 
 
 class CodeBody(Body):
@@ -31,7 +35,13 @@ class CodeBody(Body):
 
 @route("POST", "/v1/browser/code", Scope.READ, answer=devices.Code, status=201)
 async def code(ask: Ask[CodeBody]) -> Response:
-    """A code that lets a browser in, once and soon, with the scopes of this token."""
+    """A code that lets a browser in, once and soon, with the scopes of this token. A browser session gets none."""
+    if ask.device is not None:  # a device that was signed out would come back with a code that it has kept
+        raise Problem(
+            "forbidden",
+            "a browser session cannot make sign-in codes; run `clutch open` in a terminal",
+            rule="device",
+        )
     rules, is_phone = ask.app.gateway.services.policy.serving, ask.body.phone
     made = ask.app.browsers.code(ask.token, is_phone=is_phone)
     said = {"code": made, "expiresInSeconds": rules.phone_code_s if is_phone else rules.code_s}
@@ -93,6 +103,11 @@ async def revoke(ask: Ask) -> Reply[devices.Revoked]:
     device = ask.path["id"]
     if not any(one.id == device for one in _own(ask)):
         raise Problem("not_found", f"no device {device[:64]!r} is signed in", remedy="clutch devices")
+    # Here, not only when `Tokens.watch` looks: a gateway that dies before that would notify it again. First, because
+    # `watch` ends the request of a device that has signed itself out. Without a database it is signed out all the same.
+    with suppress(StoreError, TimeoutError):
+        async with asyncio.timeout(FORGET_S):
+            await ask.app.write(push.forget, [device])
     ask.app.browsers.revoke(device)
     return Reply({"status": "revoked", "id": device})
 
@@ -141,7 +156,8 @@ async def push_key(ask: Ask) -> Reply[devices.PushKeyObject]:
 
 @route("POST", "/v1/devices/push", Scope.WRITE)
 async def push_on(ask: Ask[PushBody]) -> Reply[devices.PushState]:
-    """Notify this device when a task needs a decision and when all tasks are finished, in generic words."""
+    """Notify this device when a task needs a decision and when all tasks of a conversation are finished, in generic
+    words."""
     one = Subscription(ask.body.endpoint, ask.body.p256dh, ask.body.auth)
     check_endpoint(one.endpoint, ask.app.gateway.services.policy.serving.push_hosts)
     check_keys(one.p256dh, one.auth)
@@ -170,7 +186,9 @@ async def push_test(ask: Ask) -> Reply[devices.PushState]:
 def _this(ask: Ask[Any, Any]) -> BrowserSession:
     found = next((one for one in ask.app.browsers.devices([ask.token]) if one.id == ask.device), None)
     if found is None:
-        raise Problem("forbidden", "only a page of a browser that is signed in is notified", rule="device")
+        raise Problem(
+            "forbidden", "turn notifications on in the dashboard of a signed-in browser", rule="device"
+        )
     return found
 
 

@@ -18,8 +18,8 @@ export function startWorker() {
 const TEXTS = {
   unsupported: "Not available here. Notifications need https (or localhost) and a browser with Web Push. On an iPhone, add this page to the home screen first.",
   blocked: "Blocked in the settings of this browser. Allow notifications for this address there, then reload.",
-  on: "On: this device is notified when a task needs your decision and when all tasks are finished. The text names no task.",
-  off: "Off. This device can be notified when a task needs your decision and when all tasks are finished. The text names no task.",
+  on: "On: this device is notified when a task needs your decision and when all tasks of a conversation are finished. The text names no task.",
+  off: "Off. This device can be notified when a task needs your decision and when all tasks of a conversation are finished. The text names no task.",
 };
 const state = h("p", { role: "status", class: "push-state" });
 const said = h("p", { class: "said", role: "alert" });

@@ -283,7 +283,7 @@ def unread_replies(now: float, session_id: int | None = None) -> Tx[UnreadReplie
     of_one = "" if session_id is None else " AND session_id = ?"
     rows = yield (
         "SELECT (SELECT key FROM sessions WHERE id = session_id),"  # noqa: S608 (constant words)
-        " COUNT(CASE WHEN due IS NOT NULL AND attempts = 0 THEN 1 END),"
+        " COUNT(CASE WHEN due IS NOT NULL AND attempts = 0 AND channel <> 'hook' AND channel <> 'push' THEN 1 END),"
         " COUNT(CASE WHEN due IS NULL THEN 1 END) FROM outbox"
         f" WHERE done_at IS NULL AND owner IS NULL AND task_id IS NULL{of_one} GROUP BY session_id ORDER BY session_id",
         () if session_id is None else (session_id,),

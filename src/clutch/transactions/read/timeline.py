@@ -121,7 +121,10 @@ def figures(now: float, root_id: int) -> Tx[Figures]:
         f" WHERE s.root_id = ? AND u.state = {CallState.ANSWERED:d} ORDER BY u.effective",
         (root_id,),
     )
-    said = yield "SELECT body FROM outbox WHERE session_id = ? ORDER BY id", (root_id,)
+    said = yield (
+        "SELECT body FROM outbox WHERE session_id = ? AND channel <> 'hook' AND channel <> 'push' ORDER BY id",
+        (root_id,),
+    )
     return Figures(
         int(turns[0][0]), int(calls[0][0]), tuple(row[0] for row in models), tuple(row[0] for row in said)
     )

@@ -6,7 +6,7 @@ import { button, h, put } from "/web/dom.js";
 import { field, openDialog } from "/web/dialogs.js";
 import { showNotice } from "/web/frame.js";
 import { pushSection, showPush } from "/web/push.js";
-import { minuteOf } from "/web/format.js";
+import { moment } from "/web/format.js";
 
 const list = h("ul", { class: "devices", "aria-label": "Devices" });
 const said = h("p", { class: "said", role: "status" });
@@ -52,16 +52,10 @@ async function load() {
   return null;
 }
 
-/** The time of a moment of today, the date of any other. */
-function when(moment) {
-  const at = new Date(moment);
-  return at.toDateString() === new Date().toDateString() ? minuteOf(moment) : at.toLocaleDateString();
-}
-
 function card(device) {
   const title = h("p", { class: "device-name" }, h("strong", { text: device.name }), device.isThis ? h("span", { class: "badge", text: "This device" }) : null);
-  const seen = device.isThis ? "now" : when(device.seenAt);
-  const about = h("p", { class: "quiet", text: `${device.isPhone ? "Paired" : "Signed in"} ${when(device.pairedAt)} · last seen ${seen} · expires ${when(device.expiresAt)}${device.hasPush ? " · notifications on" : ""}` });
+  const seen = device.isThis ? "now" : moment(device.seenAt);
+  const about = h("p", { class: "quiet", text: `${device.isPhone ? "Paired" : "Signed in"} ${moment(device.pairedAt)} · last seen ${seen} · expires ${moment(device.expiresAt)}${device.hasPush ? " · notifications on" : ""}` });
   const revoke = button("Revoke…", () => confirmRevoke(device), { class: "danger-text", "aria-label": `Revoke ${device.name}, ${device.id}` });
   return h("li", { "data-device": device.id }, h("div", {}, title, about), revoke);
 }
