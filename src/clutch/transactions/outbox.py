@@ -278,13 +278,20 @@ def answers(now: float, letter: str, run_id: int) -> Tx[bool]:
     return bool((yield f"SELECT 1{_ANSWERING} WHERE i.idem = ? AND r.id = ?", (letter, run_id)))
 
 
+_STRANDED = (
+    " WHERE channel = ? AND owner IS NOT NULL AND (owner = ? OR owner NOT IN (SELECT id FROM workers))"
+)
+
+
+def is_stranded(now: float, worker_id: int, channel: str) -> Tx[bool]:
+    """Whether `free` has anything to do. Mostly it has not, and a read waits for no disk."""
+    del now
+    return bool((yield f"SELECT 1 FROM outbox{_STRANDED} LIMIT 1", (channel, worker_id)))  # noqa: S608
+
+
 def free(now: float, worker_id: int, channel: str) -> Tx[None]:
     """What this worker sends no more, and what no live worker sends: after a lost answer, a stop, a start."""
-    yield (
-        "UPDATE outbox SET owner = NULL, due = ? WHERE channel = ? AND owner IS NOT NULL"
-        " AND (owner = ? OR owner NOT IN (SELECT id FROM workers))",
-        (now, channel, worker_id),
-    )
+    yield f"UPDATE outbox SET owner = NULL, due = ?{_STRANDED}", (now, channel, worker_id)  # noqa: S608
 
 
 def free_all(now: float, worker_ids: Sequence[int]) -> Tx[None]:
@@ -431,8 +438,7 @@ def _push_all(now: float, session_id: int, kind: PushKind, fact: str) -> Tx[None
 
 
 def all_done(now: float, task: Task) -> Tx[None]:
-    """A task has ended: notify the devices if it was the last one of its tree. Without devices this reads one empty
-    table."""
+    """A task has ended: notify the devices if it was the last one of its tree."""
     fact = f"done:{task.id}:{task.generation}"
     rows = yield _PUSH + _NONE_LEFT + _ONCE, (fact, task.id, PushKind.DONE.value, now, now, task.id)
     if rows:
