@@ -36,6 +36,10 @@ def chats(events: Iterator[Any], status: str | None) -> Any:
     return next(one.data for one in events if one.name == "chat" and one.data["status"] == status)
 
 
+def next_chat(events: Iterator[Any]) -> Any:
+    return next(one.data for one in events if one.name == "chat")
+
+
 def test_a_message_is_unread_or_in_the_transcript_and_never_both(db: Served) -> None:
     with watching(db, "?include=overview") as events:
         say(db, "slow one")
@@ -53,6 +57,30 @@ def test_a_message_is_unread_or_in_the_transcript_and_never_both(db: Served) -> 
     assert [one["body"]["text"] for one in found["messages"]][0::2] == ["slow one", "the next"]
     assert all(one["endedAt"] and not one["stopped"] and one["error"] is None for one in found["turns"])
     assert ended["sessionKey"] == MAIN
+
+
+def test_a_stream_begins_with_every_conversation_and_the_others_get_none_again(db: Served) -> None:
+    other = "agent:main:chat:other"
+    for session in (MAIN, other):
+        say(db, "hello", session)
+        settled(db, session)
+    query = "?include=overview"
+    with watching(db, query) as first:
+        assert {next_chat(first)["sessionKey"] for _ in range(2)} == {MAIN, other}
+        for _ in range(3):
+            with watching(db, query) as joined:
+                assert {next_chat(joined)["sessionKey"] for _ in range(2)} == {MAIN, other}
+        say(db, "slow one")
+        seen = []
+        while not seen or seen[-1]["status"] != "running":
+            seen.append(next_chat(first))
+        assert {one["sessionKey"] for one in seen} == {MAIN}
+        with watching(db, query) as joined:  # a change that others have not been sent yet reaches all
+            db.let_go()
+            for events in (first, joined):
+                while (found := next_chat(events))["sessionKey"] != MAIN or found["status"] is not None:
+                    pass
+        assert found["lastLine"] == "heard: slow one"
 
 
 def test_a_conversation_is_read_from_its_end_and_by_cursor(db: Served) -> None:
