@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clutch.api import views
+from clutch.contain import BackgroundTasks
 from clutch.core import ids
 from clutch.core.health import ConfigReport, WorkerView, WorkState, is_late
 from clutch.core.rate_limit import Breaker, ProviderHold, ProviderLimit
@@ -88,6 +89,7 @@ class InvariantReport:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._tasks = BackgroundTasks()  # empty without callers
         self._waiting = 0
         self._checking: asyncio.Task[objects.Invariants] | None = None
         self._kept: objects.Invariants | None = None
@@ -97,7 +99,7 @@ class InvariantReport:
         if self._kept is not None and time.monotonic() < self._kept_until:
             return self._kept
         if self._checking is None:
-            self._checking = asyncio.create_task(self._check())
+            self._checking = self._tasks.call(self._check(), "invariants")
             self._checking.add_done_callback(self._end)
         checking = self._checking
         self._waiting += 1
