@@ -189,6 +189,13 @@ async def test_words_for_a_channel_nobody_attached_wait_and_are_then_sent_once(p
     assert mail.sent == [("ada", "hello", "k1"), ("ada", "hello", "k3")]
 
 
+async def test_a_courier_with_nothing_to_free_writes_nothing(place: Place) -> None:
+    async with engine(place, mail=Recording()) as running:
+        await post(running, "k1")
+        await until(running, "k1", is_done)
+        assert "free" not in running.db.stats.by_function
+
+
 async def test_words_of_one_channel_arrive_in_order(place: Place) -> None:
     mail = Recording()
     async with engine(place) as running:

@@ -12,7 +12,7 @@ from clutch.core.agents import AgentDefaults
 from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase
 from clutch.core.policy import Life, QueueMode
-from clutch.engine.live import QUEUE_MAX, Bus, Live
+from clutch.engine.live import QUEUE_MAX, Bus, Live, result_detail
 from clutch.engine.worker import BATCH, HeldTurns
 from clutch.ports import ModelError, ModelRequest, ToolFailed, Trouble
 from clutch.store.transaction import Database
@@ -662,3 +662,25 @@ async def test_calls_of_an_answer_the_provider_cut_are_never_carried_out(build: 
     assert (task.outcome, task.result) == (Outcome.ERROR, "half a")
     assert task.error == "the provider cut the answer (length)"
     assert ran == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "lines"),
+    [
+        ("", 0, 0),
+        ("one", 3, 1),
+        ("one\n", 4, 1),
+        ("one\ntwo", 7, 2),
+        ("\n\n", 2, 2),
+        ("größer\n", 9, 1),
+        ("\ud800", 1, 1),
+    ],
+)
+def test_the_size_of_a_result_is_in_bytes_and_lines(text: str, size: int, lines: int) -> None:
+    took = result_detail(text, failed=False, seconds=0.12345)
+    assert took == {"bytes": size, "lines": lines, "seconds": 0.123, "error": None}
+
+
+def test_of_a_failed_call_the_first_line_is_shown() -> None:
+    took = result_detail("\n  no such file\nmore", failed=True, seconds=0.0)
+    assert (took["error"], took["lines"]) == ("no such file", 3)

@@ -102,6 +102,7 @@ CREATE INDEX runs_session ON runs(session_id);
 CREATE INDEX sessions_due ON sessions(lane, due, id) WHERE owner IS NULL AND due IS NOT NULL;
 CREATE INDEX sessions_heartbeat ON sessions(heartbeat_at) WHERE heartbeat_at IS NOT NULL;
 CREATE INDEX sessions_history ON sessions(history) WHERE history IS NOT NULL;
+CREATE INDEX sessions_main ON sessions(id) WHERE is_task = 0;
 CREATE INDEX sessions_owner ON sessions(owner, lane) WHERE owner IS NOT NULL;
 CREATE INDEX sessions_parent ON sessions(parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX system_events_new ON system_events(session_id) WHERE taken_run IS NULL;

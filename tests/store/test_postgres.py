@@ -51,6 +51,32 @@ async def test_a_caller_that_leaves_does_not_stop_a_transaction_that_runs(
     assert await store.read(t.value_of, 1) == 2
 
 
+def asleep(now: float) -> Tx[None]:
+    del now
+    yield "SELECT pg_sleep(25) IS NULL", ()
+
+
+async def test_a_read_whose_caller_has_gone_ends_on_the_server(
+    store: PostgresStore, stranger: asyncpg.Connection
+) -> None:
+    count = (
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep(25)%'"
+    )
+
+    async def until_active(number: int) -> None:
+        async with asyncio.timeout(10):
+            while await stranger.fetchval(count) != number:
+                await stranger.execute("SELECT pg_sleep(0.01)")
+
+    leaving = asyncio.ensure_future(store.read(asleep))
+    await until_active(1)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await until_active(0)
+    assert await store.read(t.value_of, 1) == 0
+
+
 async def test_two_gateways_lose_no_update_of_one_counter(store: PostgresStore, other: PostgresStore) -> None:
     calls = [each.tx(1, t.bump, 1) for each in (store, other) for _ in range(20)]
     calls += [each.alone(t.bump, 1) for each in (store, other) for _ in range(5)]

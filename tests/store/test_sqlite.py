@@ -55,6 +55,26 @@ async def test_a_caller_that_leaves_does_not_stop_a_transaction_that_runs(store:
     assert await store.read(t.value_of, 1) == 1
 
 
+def endless(now: float, entered: threading.Event) -> Tx[None]:
+    del now
+    entered.set()
+    yield "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n", ()
+
+
+async def test_a_read_whose_caller_has_gone_ends_and_frees_its_reader(path: Path) -> None:
+    async with SqliteStore(path, TickingClock(), schema=SCHEMA, readers=1) as store:
+        await store.alone(t.create, 1)
+        entered = threading.Event()
+        leaving = asyncio.ensure_future(store.read(endless, entered))
+        assert await asyncio.to_thread(entered.wait, 30)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        # The only reader; the query would never end by itself.
+        async with asyncio.timeout(30):
+            assert await store.read(t.value_of, 1) == 0
+
+
 async def test_a_full_disk_fails_the_large_one_and_spares_the_small(store: SqliteStore) -> None:
     ((pages,),) = await store.alone(t.write, "PRAGMA page_count")
     await store.alone(t.write, f"PRAGMA max_page_count={pages + 4}")

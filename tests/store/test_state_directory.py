@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from clutch.core.attachments import STATE_MARK
 from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirectory
-from clutch.store.state_directory import StateDirectory
+from clutch.store.state_directory import IGNORE_FILE, StateDirectory
 
 HOLDS_THE_LOCK = """
 import sys
@@ -117,3 +119,45 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     os.chown(path, 12345, 12345)
     with pytest.raises(UnsafeStateDirectory, match="12345"):
         StateDirectory(path).acquire()
+
+
+class FullDisk:
+    """`os.open` on a disk without room for the file with this name."""
+
+    def __init__(self, name: str, *, has_entry: bool = False) -> None:
+        self.name, self.has_entry, self._open = name, has_entry, os.open
+
+    def __call__(self, path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path != self.name:
+            return self._open(path, flags, mode, dir_fd=dir_fd)
+        if not self.has_entry:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.close(self._open(path, flags, mode, dir_fd=dir_fd))
+        return self._open("/dev/full", os.O_WRONLY)
+
+
+@pytest.mark.parametrize("has_entry", [False, True])
+def test_one_of_an_older_version_opens_on_a_full_disk_and_is_ignored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_entry: bool
+) -> None:
+    path = tmp_path / "state"
+    StateDirectory(path).acquire().release()
+    (path / IGNORE_FILE).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", FullDisk(IGNORE_FILE, has_entry=has_entry))
+        StateDirectory(path).acquire().release()
+    assert not (path / IGNORE_FILE).exists()
+    StateDirectory(path).acquire().release()
+    assert (path / IGNORE_FILE).read_text() == "*\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
+def test_one_that_cannot_be_marked_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", FullDisk(STATE_MARK))
+        with pytest.raises(UnsafeStateDirectory, match="No space left on device"):
+            StateDirectory(tmp_path / "state").acquire()
+    assert sorted(os.listdir("/proc/self/fd")) == before

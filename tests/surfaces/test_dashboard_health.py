@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from clutch.api import health
 from clutch.core.ids import parse_task_id
 from clutch.core.messages import Answer
 from clutch.core.rate_limit import Bounds
@@ -90,7 +91,10 @@ def test_a_sound_gateway_is_sound_in_every_part(db: Served, page: Page) -> None:
     expect(part(page, "Provider limits")).to_contain_text("No provider was asked")
 
 
-def test_a_violation_is_named_after_a_check_and_not_before(db: Served, page: Page) -> None:
+def test_a_violation_is_named_after_a_check_and_not_before(
+    db: Served, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "SHARE", 0)  # the test clicks sooner than a person does
     task = spawned(db, "quick work", "one")
     ended(db.client, task)
     asked: list[str] = []

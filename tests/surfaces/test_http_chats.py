@@ -32,8 +32,14 @@ def conversation(db: Served, session: str = MAIN, **place: Any) -> dict[str, Any
 
 
 def chats(events: Iterator[Any], status: str | None) -> Any:
-    """Read the stream up to a `chat` event with this status."""
-    return next(one.data for one in events if one.name == "chat" and one.data["status"] == status)
+    """Read the stream up to a `chat` event of the main session with this status."""
+    wanted = (status, MAIN)
+    read = (one.data for one in events if one.name == "chat")
+    return next(one for one in read if (one["status"], one["sessionKey"]) == wanted)
+
+
+def next_chat(events: Iterator[Any]) -> Any:
+    return next(one.data for one in events if one.name == "chat")
 
 
 def test_a_message_is_unread_or_in_the_transcript_and_never_both(db: Served) -> None:
@@ -53,6 +59,28 @@ def test_a_message_is_unread_or_in_the_transcript_and_never_both(db: Served) -> 
     assert [one["body"]["text"] for one in found["messages"]][0::2] == ["slow one", "the next"]
     assert all(one["endedAt"] and not one["stopped"] and one["error"] is None for one in found["turns"])
     assert ended["sessionKey"] == MAIN
+
+
+def test_a_stream_begins_with_every_conversation_and_the_others_get_none_again(db: Served) -> None:
+    other = "agent:main:chat:other"
+    for session in (MAIN, other):
+        say(db, "hello", session)
+        settled(db, session)
+    query = "?include=overview"
+    with watching(db, query) as first:
+        assert {next_chat(first)["sessionKey"] for _ in range(2)} == {MAIN, other}
+        for _ in range(3):
+            with watching(db, query) as joined:
+                assert {next_chat(joined)["sessionKey"] for _ in range(2)} == {MAIN, other}
+        say(db, "slow one")
+        seen: list[Any] = []
+        while not seen or seen[-1]["status"] != "running":
+            seen.append(next_chat(first))
+        assert {one["sessionKey"] for one in seen} == {MAIN}
+        with watching(db, query) as joined:  # a change that others have not been sent yet reaches all
+            db.let_go()
+            for events in (first, joined):
+                assert chats(events, None)["lastLine"] == "heard: slow one"
 
 
 def test_a_conversation_is_read_from_its_end_and_by_cursor(db: Served) -> None:

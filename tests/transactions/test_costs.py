@@ -89,6 +89,20 @@ async def test_trees_models_agents_and_roots_are_told_apart(world: World, ledger
     assert names(await asked(world, By.ROOT)) == {"agent:main:main": "0.77"}
 
 
+async def test_a_call_without_an_answer_counts_with_the_model_that_answered_in_the_period(
+    world: World, main: int, noon: float
+) -> None:
+    def renamed(now: float) -> Tx[None]:
+        del now
+        yield "UPDATE usage SET effective = 'effective' WHERE model = 'alias' AND effective IS NOT NULL", ()
+
+    await world.db.alone(booked, main, 900, noon - 7200, "alias", "0.50")
+    await world.db.alone(booked, main, 901, noon - 60, "alias", None, 2)
+    await world.db.alone(renamed)
+    assert names(await asked(world, By.MODEL, hours=24)) == {"effective": "0.5"}
+    assert names(await asked(world, By.MODEL, hours=1)) == {"alias": None}
+
+
 async def test_an_unpriced_call_is_named_and_never_counted_as_nothing(
     world: World, ledger: dict[str, int]
 ) -> None:

@@ -57,6 +57,22 @@ async def test_without_a_device_nothing_is_written(world: World, main: int) -> N
     assert await claimed(world) == []
 
 
+async def test_without_a_device_the_end_of_a_task_costs_no_statement(world: World, main: int) -> None:
+    async def statements_of_an_end(label: str) -> int:
+        child = await world.child(main, label)
+        before = world.db.stats.statements
+        await world.end(child, "done")
+        return world.db.stats.statements - before
+
+    await world.child(main, "stays")
+    await statements_of_an_end("zero")  # what main does at the first result it does once
+    without = await statements_of_an_end("one")
+    await subscribed(world, "d_1", ONE)
+    assert await statements_of_an_end("two") == without + 2  # locks the root, and asks for open tasks
+    await world.db.alone(push.forget, ["d_1"])
+    assert await statements_of_an_end("three") == without
+
+
 async def test_a_browser_has_one_device_and_a_device_one_subscription(world: World, main: int) -> None:
     await subscribed(world, "d_1", ONE)
     await subscribed(world, "d_1", TWO)

@@ -14,7 +14,7 @@ from clutch.store import dialect
 from clutch.store.dialect import Dialect, statement_text
 from clutch.store.transaction import Tx
 from clutch.transactions import control, workers
-from clutch.transactions.read import lists, tasks, timeline, why
+from clutch.transactions.read import chats, lists, tasks, timeline, why
 from clutch.transactions.read.lists import ListState, TaskFilter
 
 GROWING = ("tasks", "usage", "events", "messages", "inbox", "deliveries", "runs", "sessions")
@@ -61,6 +61,7 @@ def scans(steps: Iterator[str]) -> list[str]:
         "sessions_owner",
         "runs_crashed",
         "inbox_new",
+        "sessions_main",
     )
     walked = ("tasks_finished",)  # in its order, until the page is full
     words = [
@@ -94,6 +95,8 @@ def scans(steps: Iterator[str]) -> list[str]:
         lists.result(0.0, 5),
         lists.transcript(0.0, 5),
         why.why(0.0, 5),
+        chats.chats(0.0),
+        chats.one_chat(0.0, 1),
         workers.peek(0.0, 1),
         workers.claim(0.0, 1, 8),
     ],

@@ -90,10 +90,15 @@ class ConversationObject(TypedDict):
 def listed(now: float) -> Tx[Chats]:
     # The place is read before the rows: an event in between is sent twice rather than never.
     place = yield from timeline.newest(now)
+    found = yield from _with_lines(now)
+    return {"chats": [_chat(row, line) for row, line in found], "cursor": str(place)}
+
+
+def _with_lines(now: float) -> Tx[list[tuple[ChatRow, str]]]:
     found = []
     for row in (yield from chat_reads.chats(now)):
-        found.append(_chat(row, (yield from chat_reads.last_line(now, row.session_id))))
-    return {"chats": found, "cursor": str(place)}
+        found.append((row, (yield from chat_reads.last_line(now, row.session_id))))
+    return found
 
 
 def conversation(
@@ -162,9 +167,16 @@ class ChatFollower:
         self._gateway, self._watchers = gateway, watchers
         self._sent: dict[int, ChatRow] = {}
 
-    def begin_anew(self) -> None:
-        """Send every conversation again: a watcher has joined, and something may have changed since it read them."""
-        self._sent.clear()
+    async def current(self, watcher: FeedWatcher) -> bytes:
+        """Return every conversation as events, for a watcher that begins; the others have them."""
+        found = await self._gateway.services.db.read(_with_lines)
+        rows = {row.session_id: row for row, _ in found}
+        if set(self._watchers) == {watcher}:
+            self._sent = rows
+        else:  # what differs from what the others have, all get with the next look
+            self._sent = {number: row for number, row in self._sent.items() if rows.get(number) == row}
+        news = (_event(row, line) for row, line in found)
+        return b"".join(one.written for one in news if watcher.wants(one))
 
     async def run(self) -> None:
         changes = self._gateway.services.changes
@@ -185,7 +197,11 @@ class ChatFollower:
             return  # the next tick looks again
         for row, line in zip(fresh, lines, strict=True):
             self._sent[row.session_id] = row
-            news = FeedEvent("chat", row.session_id, row.session_id, json.dumps(_chat(row, line)))
+            news = _event(row, line)
             for watcher in tuple(self._watchers):
                 if watcher.wants(news):
                     watcher.hear(FeedBatch([news]))
+
+
+def _event(row: ChatRow, line: str) -> FeedEvent:
+    return FeedEvent("chat", row.session_id, row.session_id, json.dumps(_chat(row, line)))

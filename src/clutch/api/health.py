@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clutch.api import views
+from clutch.contain import BackgroundTasks
 from clutch.core import ids
 from clutch.core.health import ConfigReport, WorkerView, WorkState, is_late
 from clutch.core.rate_limit import Breaker, ProviderHold, ProviderLimit
 from clutch.core.redaction import redact
+from clutch.errors import StoreError
 from clutch.ports import Limiter
+from clutch.transactions.invariants import InvariantCheck, broken, checked, standing
 
 if TYPE_CHECKING:
     from clutch.api import report_objects as objects
     from clutch.engine.live import Beat
     from clutch.engine.services import Services
-    from clutch.transactions.invariants import InvariantCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,58 @@ def loops(beats: Mapping[str, Beat], now: float) -> list[objects.LoopObject]:
         }
         for name, beat in sorted(beats.items())
     ]
+
+
+QUERY_S = 5.0  #: as long as `clutch doctor` waits for one
+SHARE = 5  #: an answer serves so many times as long as its check took, so that a large database mostly rests
+
+
+class InvariantReport:
+    """Checks the invariants of the stored data. Each is a query over whole tables, so there is one check at a time:
+    callers that come meanwhile, and shortly after it, get the same answer."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._tasks = BackgroundTasks()  # empty without callers
+        self._waiting = 0
+        self._checking: asyncio.Task[objects.Invariants] | None = None
+        self._kept: objects.Invariants | None = None
+        self._kept_until = 0.0
+
+    async def current(self) -> objects.Invariants:
+        if self._kept is not None and time.monotonic() < self._kept_until:
+            return self._kept
+        if self._checking is None:
+            self._checking = self._tasks.call(self._check(), "invariants")
+            self._checking.add_done_callback(self._end)
+        checking = self._checking
+        self._waiting += 1
+        try:
+            return await asyncio.shield(checking)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:  # every caller has gone; the next one begins a check of its own
+                checking.cancel()
+                self._checking = None
+
+    def _end(self, checking: asyncio.Task[objects.Invariants]) -> None:
+        if self._checking is checking:
+            self._checking = None
+        if not checking.cancelled() and checking.exception() is None:
+            self._kept = checking.result()
+            self._kept_until = time.monotonic() + SHARE * self._kept["tookSeconds"]
+
+    async def _check(self) -> objects.Invariants:
+        services, began, found = self._services, time.monotonic(), []
+        for query in standing(is_served=True, is_sqlite=services.lives is None):
+            examples: list[str] | None = None
+            try:
+                async with asyncio.timeout(QUERY_S):  # the database ends the query, too
+                    examples = await services.db.read(broken, query)
+            except (TimeoutError, StoreError):
+                pass  # it is listed as not checked
+            found.append(checked(query, examples))
+        return invariants(services.now(), time.monotonic() - began, found)
 
 
 def invariants(now: float, took_s: float, checks: Sequence[InvariantCheck]) -> objects.Invariants:

@@ -61,15 +61,15 @@ class Overviews:
         """Send each new overview to the watcher."""
         self._watchers.add(watcher)
         self._sent = ""  # the watcher begins with `current`, not with what the others were sent
-        self._chats.begin_anew()
         try:
             yield
         finally:
             self._watchers.discard(watcher)
 
-    async def current(self) -> bytes:
-        """Return the overview as an event, for a watcher that begins."""
-        return FeedEvent("overview", 0, None, await self._text()).written
+    async def current(self, watcher: FeedWatcher) -> bytes:
+        """Return the overview and the conversations as events, for a watcher that begins."""
+        overview = FeedEvent("overview", 0, None, await self._text()).written
+        return overview + await self._chats.current(watcher)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

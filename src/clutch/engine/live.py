@@ -40,8 +40,11 @@ def tool_detail(args: Mapping[str, Any], call: object) -> dict[str, Any]:
 def result_detail(text: str, *, failed: bool, seconds: float) -> dict[str, Any]:
     """Return the size of a result, and the beginning of an error; the result itself is in the transcript."""
     error = visible(next(iter(text.strip().splitlines()), ""), ERROR_CHARS_MAX) if failed else None
-    size = {"bytes": len(text.encode("utf-8", "replace")), "lines": len(text.splitlines())}
-    return {**size, "seconds": round(seconds, 3), "error": error}
+    # On the event loop, and for each call of each agent, also when there is no watcher: a large result is not copied
+    # or split for two numbers. Python knows of a text whether it is ASCII.
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    lines = text.count("\n") + (text != "" and not text.endswith("\n"))
+    return {"bytes": size, "lines": lines, "seconds": round(seconds, 3), "error": error}
 
 
 class BusWatcher:

@@ -96,7 +96,9 @@ class OutboxSender:
 
     async def _free(self) -> None:
         """Nothing is being sent now; whatever still bears our name is due again."""
-        await self.worker.services.db.alone(outbox.free, self.worker.id, self.name)
+        db, mine = self.worker.services.db, (self.worker.id, self.name)
+        if await db.read(outbox.is_stranded, *mine):
+            await db.alone(outbox.free, *mine)
 
     def _complain(self, error: ClutchError) -> None:
         log.warning(

@@ -286,8 +286,10 @@ class SqliteStore:
 
     def _read(self, connection: SqliteConnection) -> None:
         while (job := self._reads.get()) is not None:
-            if not job.future.cancelled():
-                self._on_loop(answer, job, connection.look(job.start, self._clock.now()))
+            is_left = job.future.cancelled
+            # A read whose caller has gone ends: there are few readers, and a query over whole tables would keep one.
+            if not is_left():
+                self._on_loop(answer, job, connection.look(job.start, self._clock.now(), is_left))
         connection.close()
 
     def _write(self, connection: SqliteConnection) -> None:

@@ -25,6 +25,7 @@ from clutch.errors import (
     StoreIOError,
     StoreRefused,
     StoreUnreadable,
+    TooSlow,
     UnsupportedStore,
 )
 from clutch.store import dialect
@@ -52,6 +53,9 @@ _READ_CACHE_KB: Final = 512
 
 #: As many as the driver keeps. Every run of a statement takes a new place in its ring, so rare ones are compiled again.
 _CACHED_STATEMENTS: Final = 512
+
+#: Instructions of SQLite between two questions whether the answer is still wanted: about a millisecond.
+_STEPS: Final = 20_000
 
 #: A statement as the driver wants it, the same for lists of one if it takes lists, and whether it has an answer.
 _Plan: TypeAlias = tuple[str, str | None, bool]
@@ -158,14 +162,19 @@ class SqliteConnection:
         except Exception as error:
             raise Spoiled(error) from error
 
-    def look(self, start: Callable[[float], Tx[Any]], now: float) -> TransactionOutcome:
-        """One transaction on a connection that may only read: one snapshot, nothing to commit."""
+    def look(
+        self, start: Callable[[float], Tx[Any]], now: float, is_unwanted: Callable[[], bool] | None = None
+    ) -> TransactionOutcome:
+        """One transaction on a connection that may only read: one snapshot, nothing to commit. `is_unwanted`: asked
+        while a statement runs; True ends it."""
         try:
             self.begin("BEGIN")
+            self.raw.set_progress_handler(is_unwanted, _STEPS)
             return self.run(start, now)
         except StoreError as error:
             return TransactionOutcome(error=error)
         finally:
+            self.raw.set_progress_handler(None)
             self.rollback()
 
     @contextmanager
@@ -316,6 +325,8 @@ def in_our_words(error: apsw.Error) -> StoreError:
             return StoreBusy()
         case apsw.ConstraintError():
             return ConstraintViolated(str(error))
+        case apsw.InterruptError():
+            return TooSlow()
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreUnreadable(str(error))
         case (

@@ -10,7 +10,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -94,13 +94,26 @@ def _marked(here: int) -> int:
     """Return the lock file, open. Agents see no directory that has it beside one of STATE_FILES."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.open(LOCK, flags, 0o600, dir_fd=here)
-    there = os.listdir(here)
-    if STATE_FILES.isdisjoint(there):
-        os.close(os.open(STATE_MARK, flags, 0o600, dir_fd=here))
+    try:
+        there = os.listdir(here)
+        if STATE_FILES.isdisjoint(there):
+            os.close(os.open(STATE_MARK, flags, 0o600, dir_fd=here))
+    except BaseException:
+        os.close(lock)
+        raise
     if IGNORE_FILE not in there:
+        _ignore(here, flags)
+    return lock
+
+
+def _ignore(here: int, flags: int) -> None:
+    """A directory of an older version has none, and must open on a disk that is full: the next start tries again."""
+    try:
         with os.fdopen(os.open(IGNORE_FILE, flags, 0o600, dir_fd=here), "w") as ignored:
             ignored.write("*\n")
-    return lock
+    except OSError:
+        with suppress(OSError):
+            os.unlink(IGNORE_FILE, dir_fd=here)  # an empty one would ignore nothing, for ever
 
 
 _UNSERVED = "never served"

@@ -96,7 +96,7 @@ class Database(Protocol):
         ...
 
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run on a reader: one snapshot, no writes, beside the writer."""
+        """Run on a reader: one snapshot, no writes, beside the writer. A caller that is cancelled ends the query."""
         ...
 
     def listen(self, callback: Listener) -> None:

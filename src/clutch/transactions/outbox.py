@@ -288,13 +288,20 @@ def answers(now: float, letter: str, run_id: int) -> Tx[bool]:
     return bool((yield f"SELECT 1{_ANSWERING} WHERE i.idem = ? AND r.id = ?", (letter, run_id)))
 
 
+_STRANDED = (
+    " WHERE channel = ? AND owner IS NOT NULL AND (owner = ? OR owner NOT IN (SELECT id FROM workers))"
+)
+
+
+def is_stranded(now: float, worker_id: int, channel: str) -> Tx[bool]:
+    """Whether `free` has anything to do. Mostly it has not, and a read waits for no disk."""
+    del now
+    return bool((yield f"SELECT 1 FROM outbox{_STRANDED} LIMIT 1", (channel, worker_id)))  # noqa: S608
+
+
 def free(now: float, worker_id: int, channel: str) -> Tx[None]:
     """What this worker sends no more, and what no live worker sends: after a lost answer, a stop, a start."""
-    yield (
-        "UPDATE outbox SET owner = NULL, due = ? WHERE channel = ? AND owner IS NOT NULL"
-        " AND (owner = ? OR owner NOT IN (SELECT id FROM workers))",
-        (now, channel, worker_id),
-    )
+    yield f"UPDATE outbox SET owner = NULL, due = ?{_STRANDED}", (now, channel, worker_id)  # noqa: S608
 
 
 def free_all(now: float, worker_ids: Sequence[int]) -> Tx[None]:
@@ -447,7 +454,7 @@ def _push_all(now: float, session_id: int, kind: PushKind, fact: str) -> Tx[None
 
 def all_done(now: float, task: Task) -> Tx[None]:
     """A task has ended: notify the devices after a pause if it was the last one of its tree. What they were not yet
-    notified of is replaced. Without devices this is one statement, which reads an empty table."""
+    notified of is replaced."""
     roots = yield _ROOT_IF_DEVICES, (task.id, now)
     if not roots or (yield OPEN_BESIDE, (task.id,)):
         return

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import compress
 from operator import is_not
-from typing import Any, Literal, TypeAlias, assert_never
+from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
 from clutch.core import events as ev
 from clutch.core import events as fx
@@ -181,8 +181,8 @@ _WRITES = "name IN ('" + "', '".join(WRITING_TOOLS) + "')"
 _LOAD_EVIDENCE = (
     f"SELECT {COLUMNS}, (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ?),"  # noqa: S608
     f" (SELECT COUNT(*) FROM calls c WHERE c.session_id = tasks.id AND c.seq > ? AND {_WRITES}),"
-    " (SELECT COUNT(*) FROM tasks k WHERE k.requester_id = tasks.id AND k.delivery = 'delivered')"
-    " FROM tasks WHERE id = ? {lock}"
+    " (SELECT COUNT(*) FROM tasks k WHERE k.requester_id = tasks.id AND k.delivery = 'delivered'),"
+    " EXISTS (SELECT 1 FROM push_subscriptions) FROM tasks WHERE id = ? {lock}"
 )
 #: Answers with calls that write, each with its results.
 _WRITTEN_WITH = (
@@ -192,10 +192,20 @@ _WRITTEN_WITH = (
 _STILL_OUT = f"SELECT label FROM tasks WHERE requester_id = ? AND {IS_WORKING} ORDER BY spawn_order, id"  # noqa: S608
 
 
-def load_evidence(session: SessionRow) -> Tx[tuple[Task, Row]]:
-    """The task, locked, and what the ledger counts of its work: calls, those that write, results of children."""
+class TaskWithEvidence(NamedTuple):
+    """`ledger`: what it counts of the work of the task: calls, those that write, results of children."""
+
+    task: Task
+    ledger: Row
+    has_devices: bool  #: there are devices to notify
+
+
+def load_evidence(session: SessionRow) -> Tx[TaskWithEvidence]:
+    """The task is locked. Whether there are devices is read with it: most gateways have none, and an end of a task
+    costs them no statement more."""
     rows = yield _LOAD_EVIDENCE, (session.base, session.base, session.id)
-    return from_row(rows[0][:SIZE]), rows[0][SIZE:]
+    *ledger, has_devices = rows[0][SIZE:]
+    return TaskWithEvidence(from_row(rows[0][:SIZE]), tuple(ledger), bool(has_devices))
 
 
 def gather(session: SessionRow, task: Task, event: ev.Event, ledger: Row) -> Tx[str]:
@@ -237,8 +247,9 @@ def record(
 ) -> Tx[Task]:
     """The session's own task. Effects change the row in memory; the caller saves it."""
     ledger: Row = ()
+    has_devices = False
     if isinstance(event, _ENDING):
-        task, ledger = yield from load_evidence(session)
+        task, ledger, has_devices = yield from load_evidence(session)
     else:
         task = yield from load_one(session.id)
     result = step(task, event, policy)
@@ -246,7 +257,7 @@ def record(
     if ledger and task.outcome is None and result.task.outcome is not None:
         shown = yield from gather(session, result.task, event, ledger)
     yield from _write(now, [(task, result)], actor, shown)
-    if task.outcome is None and result.task.outcome is not None:
+    if has_devices and task.outcome is None and result.task.outcome is not None:
         yield from outbox.all_done(now, result.task)
     for effect in result.effects:
         yield from _apply(now, policy, session, result.task, effect)

@@ -57,11 +57,11 @@ def _cut_is_failed(may_have_arrived: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
-def _unsure_is_due(free: Any) -> tuple[Any, ...]:
+def _unsure_is_due(free: Any, is_stranded: Any) -> tuple[Any, ...]:
+    words = "AND owner IS NOT NULL AND (", "AND (outcome = 'unsure' OR "
     return (
-        tampered(
-            free, say=reworded("UPDATE outbox", "AND owner IS NOT NULL AND (", "AND (outcome = 'unsure' OR ")
-        ),
+        tampered(free, say=reworded("UPDATE outbox", *words)),
+        tampered(is_stranded, say=reworded("SELECT 1 FROM outbox", *words)),
     )
 
 
@@ -76,7 +76,7 @@ MUTANTS = (
     ),
     mutant_of(
         "unsure_messages_sent_after_a_restart",
-        "outbox.free",
+        ("outbox.free", "outbox.is_stranded"),
         "N34",
         STORMS,
         _unsure_is_due,

@@ -6,3 +6,6 @@ CREATE TABLE push_keys(id {big} PRIMARY KEY, private {text} NOT NULL, public {te
 CREATE TABLE push_subscriptions(
   device {text} PRIMARY KEY, endpoint {text} NOT NULL, p256dh {text} NOT NULL, auth {text} NOT NULL,
   until {float} NOT NULL){without_rowid};
+
+-- Main sessions, few among those of all tasks: the dashboard reads them after each change.
+CREATE INDEX sessions_main ON sessions(id) WHERE is_task = 0;

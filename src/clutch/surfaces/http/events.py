@@ -128,7 +128,7 @@ async def _with_overview(
 ) -> AsyncIterator[bytes]:
     """Everything of a plain stream, and the counts of the dashboard whenever they change."""
     with app.overviews.watching(watcher):
-        yield await app.overviews.current()
+        yield await app.overviews.current(watcher)
         async for written in _watched(app.feed, watcher, place, app.closing, ALIVE):
             yield written
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import resource
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +20,8 @@ from clutch.api.health import ProcessFacts
 from clutch.api.problems import Problem
 from clutch.core.agents import MAIN
 from clutch.core.costs import OFFSET_MINUTES_MAX
-from clutch.errors import StoreError
 from clutch.surfaces.http.routes import Ask, Query, Reply, route
-from clutch.transactions import invariants, workers
+from clutch.transactions import workers
 from clutch.transactions.read import health as health_reads
 from clutch.transactions.read.costs import By
 
@@ -79,23 +77,11 @@ def _memory_bytes() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-QUERY_S = 5.0  #: as long as `clutch doctor` waits for one
-
-
 @route("GET", "/v1/health/invariants")
 async def invariant_checks(ask: Ask) -> Reply[report_objects.Invariants]:
-    """Check the invariants of the stored data, the ones of `clutch doctor`, now. Each is a query over whole tables."""
-    app, began, found = ask.app, time.monotonic(), []
-    for query in invariants.standing(is_served=True, is_sqlite=app.gateway.services.lives is None):
-        examples: list[str] | None = None
-        try:
-            async with asyncio.timeout(QUERY_S):
-                examples = await app.read(invariants.broken, query)
-        except (TimeoutError, StoreError):
-            pass  # it is listed as not checked
-        found.append(invariants.checked(query, examples))
-    now = app.gateway.services.now()
-    return Reply(health_api.invariants(now, time.monotonic() - began, found))
+    """Check the invariants of the stored data, the ones of `clutch doctor`. Each is a query over whole tables: there is
+    one check at a time, and its answer serves other requests for five times as long as it took."""
+    return Reply(await ask.app.invariants.current())
 
 
 class UsageQuery(Query):

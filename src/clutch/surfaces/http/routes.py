@@ -36,6 +36,7 @@ from clutch import __version__
 from clutch.api import objects, reads
 from clutch.api.actions import ActionBody, ActionCall, Actions, ApiAction, check_key
 from clutch.api.feed import Feed
+from clutch.api.health import InvariantReport
 from clutch.api.overview import Overviews
 from clutch.api.problems import STATUS, Problem, problem_of
 from clutch.api.reads import standpoint
@@ -172,6 +173,7 @@ class AppState:
     closing: asyncio.Event
     browsers: Browsers
     overviews: Overviews
+    invariants: InvariantReport
     reach: GatewayReach
     tokens: Callable[[], Iterable[str]]  #: the valid ones, each time it is asked
     state: str | None = None  #: as printed commands name the state directory; None: they need not

@@ -18,6 +18,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clutch.api.feed import Feed
+from clutch.api.health import InvariantReport
 from clutch.api.overview import Overviews
 from clutch.surfaces.discovery import named_state
 from clutch.surfaces.http.app import make_app
@@ -88,7 +89,8 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     feed = Feed(gateway)
     overviews = Overviews(gateway, feed)
     reach = reach_of(names, sockets)
-    shared = (gateway, feed, asyncio.Event(), tokens.browsers, overviews)
+    invariants = InvariantReport(gateway.services)
+    shared = (gateway, feed, asyncio.Event(), tokens.browsers, overviews, invariants)
     app = AppState(*shared, reach, tokens.callers, named_state(home))
     mcp = Mount(app)
     served = make_app(app, tokens, mcp, names)

@@ -29,9 +29,11 @@ class By(StrEnum):
     TREE = "tree"  #: a task of a main session with everything below it
 
 
-#: A call without an answer is counted with the model that answers to this name.
+#: A call without an answer is counted with the model that answers to this name, in the same period: to look for it in
+#: the whole ledger costs as much as the whole ledger.
 _KNOWN = (
-    " LEFT JOIN (SELECT model, MAX(effective) AS effective FROM usage GROUP BY model) k ON k.model = u.model"
+    " LEFT JOIN (SELECT model, MAX(effective) AS effective FROM usage WHERE at >= ? GROUP BY model) k"
+    " ON k.model = u.model"
 )
 #: The task at the top of each tree. One whose parent is no task is a top; imported tasks that are each other's parents
 #: have none, and UNION ends at them.
@@ -64,7 +66,7 @@ def ledger(
 
     `by_tree`: also in which tree; only then the tasks above each call are looked for."""
     del now
-    grid = (float(offset_s), float(unit.seconds), since)
+    grid = (float(offset_s), float(unit.seconds), since, since)
     rows = yield (_TREE_LEDGER, (since, *grid)) if by_tree else (_PLAIN_LEDGER, grid)
     return [
         CostRow(bar, model, agent, root, top, label, tally(spent), int(unpriced))
