@@ -83,7 +83,8 @@ class Terminal:
         while self._process.poll() is None:
             assert time.monotonic() < deadline, f"does not end:\n{self.display.text[-3000:]}"
             self._read(0.1)
-        while self._read(0.0):
+        # What was written last may arrive after the end of the process; a closed terminal ends this at once.
+        while self._read(1.0):
             pass
         return self._process.returncode
 
