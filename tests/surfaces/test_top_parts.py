@@ -86,6 +86,12 @@ def test_each_task_stands_once_below_its_parent_in_an_order_that_does_not_depend
     ] == [[m.task["taskId"] for m in one.members] for _, fs in found for one in fs if len(one.members) > 1]
 
 
+def test_a_chain_deeper_than_the_stack_of_python_is_one_family() -> None:
+    depth = 3000
+    ((_, (family,)),) = groups_of([a_task(number, number - 1 or None) for number in range(1, depth + 1)])
+    assert len(family.members) == depth
+
+
 def test_a_family_that_ends_while_it_is_shown_stays_open_and_an_older_one_is_folded() -> None:
     tree = TaskTree()
     tree.load(
@@ -182,6 +188,36 @@ def a_dashboard() -> tuple[Dashboard, Silent]:
     return Dashboard(link), link
 
 
+def an_item(**other: Any) -> dict[str, Any]:
+    return {
+        "id": "q_1", "hash": "h", "kind": "approval", "taskId": "t_00001", "sessionKey": "s", "label": "x",
+        "text": "", "detail": {}, "directory": None, "isSandboxed": None, "consequences": {}, **other,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("is_sandboxed", "said"), [(True, "in the sandbox"), (False, "without a sandbox"), (None, "not known")]
+)
+def test_a_decision_shows_all_that_it_covers(is_sandboxed: bool | None, said: str) -> None:
+    command = f"{'x' * 30_000}; rm -r /"
+    item = an_item(
+        text=f'shell {{"command": "{command}"}}',
+        detail={"tool": "shell", "args": {"command": command}},
+        directory="/srv/\x1b[2Jw",
+        isSandboxed=is_sandboxed,
+        consequences={"approve": "Approving runs it.", "reject": "Rejecting does not."},
+    )
+    shown = [str(line) for line in lines.whole_item(item)]
+    assert command in shown
+    assert item["text"] in shown, "also the name of the tool"
+    (place,) = (line for line in shown if line.startswith("Runs in /srv/"))
+    assert said in place
+    assert place.isprintable()
+    assert shown[-2:] == ["Approving runs it.", "Rejecting does not."]
+    question = an_item(kind="question", text="y" * 30_000, detail={"choices": ["z" * 300]})
+    assert [str(line).strip() for line in lines.whole_item(question)][2::3] == ["y" * 30_000, "z" * 300]
+
+
 async def loaded(pilot: Any, link: Silent, tasks: list[dict[str, Any]]) -> None:
     link._news.put(LoadedTasks(tasks, SUMMARY, None))
     await pilot.pause(0.3)
@@ -259,8 +295,7 @@ def test_keys_that_were_typed_ahead_decide_nothing() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             await loaded(pilot, link, [a_task(1)])
             detail = {"tool": "shell", "args": {"command": "rm -r /"}}
-            item = {"id": "q_1", "hash": "h", "kind": "approval", "taskId": "t_00001", "sessionKey": "s"}
-            link._news.put(Items([{**item, "label": "x", "text": "shell", "detail": detail}]))
+            link._news.put(Items([an_item(text="shell", detail=detail)]))
             await pilot.pause(0.3)
             early = Key("y", "y")
             await pilot.press("a")
