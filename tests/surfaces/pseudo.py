@@ -89,6 +89,11 @@ class Terminal:
         return self._process.returncode
 
 
+def environment(**changes: str) -> dict[str, str]:
+    """Without the size that a parallel run of the tests gives to its workers: the terminal has its own."""
+    return {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | changes
+
+
 @contextmanager
 def terminal(*words: object, state: Path, columns: int = 80, cwd: Path | None = None) -> Iterator[Terminal]:
     ours, theirs = pty.openpty()
@@ -99,7 +104,7 @@ def terminal(*words: object, state: Path, columns: int = 80, cwd: Path | None = 
         stdout=theirs,
         stderr=theirs,
         cwd=cwd,
-        env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "CLUTCH_NO_START": "1"},
+        env=environment(TERM="xterm", NO_COLOR="1", CLUTCH_NO_START="1"),
         start_new_session=True,
     )
     os.close(theirs)
