@@ -343,7 +343,7 @@ def test_a_gateway_that_dies_greys_out_and_its_return_is_noticed(tmp_path: Path)
         for number in range(3):
             assert typed("run", f"say {number}", "--label", f"task {number}", "--wait", state=home).code == 0
         with full_screen("top", state=home) as person:
-            person.shows("Live", "Finished 3", "Demo model (no API key)")
+            person.shows("Live", "Finished 3", "task 2", "Demo model (no API key)")
             assert not person.grid.is_dim("task 2")
             gateway.kill()
             gateway.wait()

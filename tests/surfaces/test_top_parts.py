@@ -7,7 +7,9 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from threading import Event
 from typing import Any, cast
 
 import pytest
@@ -17,15 +19,18 @@ from rich.cells import cell_len
 from rich.console import Console
 from textual.events import Key
 
+from clutch.api.feed import LIVE_NAMES
 from clutch.cli.top import lines
-from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost
+from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost, News, Watching
 from clutch.cli.top.dashboard import Dashboard, is_utf8
 from clutch.cli.top.transcript import ShownTranscript
 from clutch.cli.top.tree import GROUPS, TaskTree, groups_of
 from clutch.core.model import TaskStatus
 from clutch.surfaces.discovery import Address
 from clutch.surfaces.http_client import GatewayClient
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import Served
+from tests.surfaces.test_http_tasks import spawned
 
 USE = {"calls": 1, "input": 5, "output": 5, "usd": None}
 SUMMARY = {"text": "3 running", "usd": "1.25"}
@@ -167,6 +172,58 @@ def test_a_failed_task_shows_its_error_and_what_to_press() -> None:
     task = a_task(1, status="failed", error="the disk is full")
     texts = [str(one.text) for one in shown.paragraphs(task)]
     assert texts == ["failed: the disk is full", "r runs it again or continues it."]
+
+
+# ---- the connection --------------------------------------------------------------------------------------
+
+
+class Heard:
+    """What a connection has reported."""
+
+    def __init__(self, link: LiveConnection) -> None:
+        self.link = link
+        self.news: list[News] = []
+
+    def until(self, is_there: Callable[[Sequence[News]], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_there(self.news):
+            assert time.monotonic() < deadline, self.news[-20:]
+            self.news += self.link.take()
+            Event().wait(0.01)
+
+
+def texts(news: Iterable[News]) -> set[str]:
+    return {one.said["taskId"] for one in news if isinstance(one, Happened) and one.name in LIVE_NAMES}
+
+
+def outcomes(news: Iterable[News]) -> set[str]:
+    tasks = (one.said.get("task") for one in news if isinstance(one, Happened))
+    return {task["taskId"] for task in tasks if task is not None and task["outcome"] is not None}
+
+
+def test_text_comes_only_of_the_task_that_is_watched_and_no_change_of_another_is_missed(db: Served) -> None:
+    first, second = (spawned(db.client, f"stream {name}") for name in ("one", "two"))
+    link = LiveConnection(None, db.client)
+    heard = Heard(link)
+    link.open()
+    try:
+        heard.until(lambda news: Watching("") in news)
+        link.watch(first)
+        heard.until(lambda news: texts(news) != set())
+        assert texts(heard.news) == {first}
+        link.watch(second)
+        heard.until(lambda news: Watching(second) in news)
+        heard.until(lambda news: second in texts(news))
+        since = heard.news[heard.news.index(Watching(second)) :]
+        assert texts(since) == {second}
+        assert sum(isinstance(one, LoadedTasks) for one in heard.news) == 1, "nothing is loaded again"
+        link.watch(first)
+        link.watch(second)
+        db.let_go()
+        heard.until(lambda news: outcomes(news) == {first, second})
+        assert not any(isinstance(one, Lost) for one in heard.news)
+    finally:
+        link.close()
 
 
 # ---- the program -----------------------------------------------------------------------------------------
