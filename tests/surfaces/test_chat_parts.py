@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +15,11 @@ from clutch.cli import output
 from clutch.cli.chat.activity import ChatActivity, SubagentLines, tool_line
 from clutch.cli.chat.markdown import Block, Blocks, drawn
 from clutch.cli.chat.panel import Panel
+from clutch.cli.chat.stream import TAIL_PAGE, said_last
 from clutch.cli.chat.terminal import Key
 from clutch.cli.output import columns, plain
 from clutch.errors import ClutchError, NoGateway
-from clutch.surfaces.http_client import Declined
+from clutch.surfaces.http_client import Declined, GatewayClient
 from tests.surfaces.display import Display
 from tests.surfaces.test_talk import SESSION, command, conversation, shown
 
@@ -148,6 +151,26 @@ def test_no_markdown_names_a_character_that_acts_on_the_terminal_or_hides(nasty:
     assert "before" in lines[0]
     assert "after" in lines[-1]
     assert "<b>" not in nasty or nasty in lines[0]
+
+
+# ---- what was said before ---------------------------------------------------------------------------------
+
+
+def test_only_as_much_of_a_conversation_is_read_as_is_shown() -> None:
+    class Pages:
+        asked: ClassVar[list[int | None]] = []
+
+        def get(self, path: str, *, limit: int, before: int | None) -> dict[str, Any]:
+            assert path == f"/v1/sessions/{quote(SESSION, safe='')}/conversation"
+            self.asked.append(before)
+            end = 1000 if before is None else before
+            said = [{"kind": "answer", "body": {"text": text}} for text in ("", " ", "yes")]
+            lines = [{"seq": seq, **said[seq % 3]} for seq in range(end - limit, end)]
+            return {"messages": lines, "earlier": end - limit}
+
+    found = [*islice(said_last(cast(GatewayClient, Pages()), SESSION), 12)]
+    assert [one["seq"] for one in found] == [998 - 3 * place for place in range(12)]
+    assert Pages.asked == [None, 1000 - TAIL_PAGE]
 
 
 # ---- the panel ------------------------------------------------------------------------------------------

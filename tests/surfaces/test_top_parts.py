@@ -23,6 +23,7 @@ from clutch.api.feed import LIVE_NAMES
 from clutch.cli.top import lines
 from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost, News, Watching
 from clutch.cli.top.dashboard import Dashboard, is_utf8
+from clutch.cli.top.dialogs import Given
 from clutch.cli.top.transcript import ShownTranscript
 from clutch.cli.top.tree import GROUPS, TaskTree, groups_of
 from clutch.core.model import TaskStatus
@@ -368,6 +369,22 @@ def test_keys_that_were_typed_ahead_decide_nothing() -> None:
             assert len(link.asked) == sent + 1
 
     asyncio.run(press())
+
+
+def test_only_a_message_is_said_to_be_sent() -> None:
+    async def send(way: str) -> str:
+        app, link = a_dashboard()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot, link, [a_task(1)])
+            app.receipt = ("t_00002", "of an older message")
+            app._send(a_task(1), Given(way, "more"))
+            _, then = link.asked[-1]
+            await asyncio.to_thread(then, {"taskId": "t_00001", "status": "accepted", "text": "accepted"})
+            await pilot.pause(0.3)
+            return screen_text(app).splitlines()[-1]
+
+    assert "t_00001: sent" in asyncio.run(send("send"))
+    assert "sent" not in asyncio.run(send("continue"))
 
 
 def test_an_error_of_our_own_ends_it_without_printing_the_token() -> None:
