@@ -21,8 +21,14 @@ def test_a_child_stands_below_its_parent_and_moves_the_family_up() -> None:
     assert placed(pairs) == [(0, 2), (1, 21), (1, 22), (0, 1), (1, 11), (0, 31)]
 
 
-def test_tasks_that_are_each_others_parents_are_left_out() -> None:
-    assert placed([(1, None), (8, 9), (9, 8)]) == [(0, 1)]
+def test_tasks_that_are_each_others_parents_come_last_with_what_is_below_them() -> None:
+    assert placed([(8, 9), (7, 7), (1, None), (9, 8), (10, 9)]) == [(0, 1), (0, 8), (0, 7), (0, 9), (0, 10)]
+
+
+@given(st.permutations(range(12)), st.lists(st.integers(-1, 13), min_size=12, max_size=12))
+def test_every_task_is_listed_once_whatever_its_parent_is(order: list[int], parents: list[int]) -> None:
+    shown = placed([(one, parents[one]) for one in order])
+    assert sorted(one for _, one in shown) == list(range(12))
 
 
 def test_a_chain_deeper_than_the_stack_of_python_is_placed() -> None:

@@ -83,9 +83,15 @@ class Terminal:
         while self._process.poll() is None:
             assert time.monotonic() < deadline, f"does not end:\n{self.display.text[-3000:]}"
             self._read(0.1)
-        while self._read(0.0):
+        # What was written last may arrive after the end of the process; a closed terminal ends this at once.
+        while self._read(1.0):
             pass
         return self._process.returncode
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Without the size that a parallel run of the tests gives to its workers: the terminal has its own."""
+    return {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | changes
 
 
 @contextmanager
@@ -98,7 +104,7 @@ def terminal(*words: object, state: Path, columns: int = 80, cwd: Path | None = 
         stdout=theirs,
         stderr=theirs,
         cwd=cwd,
-        env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "CLUTCH_NO_START": "1"},
+        env=environment(TERM="xterm", NO_COLOR="1", CLUTCH_NO_START="1"),
         start_new_session=True,
     )
     os.close(theirs)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,11 @@ from clutch.cli import output
 from clutch.cli.chat.activity import ChatActivity, SubagentLines, tool_line
 from clutch.cli.chat.markdown import Block, Blocks, drawn
 from clutch.cli.chat.panel import Panel
+from clutch.cli.chat.stream import TAIL_PAGE, said_last
+from clutch.cli.chat.terminal import Key
 from clutch.cli.output import columns, plain
+from clutch.errors import ClutchError, NoGateway
+from clutch.surfaces.http_client import Declined, GatewayClient
 from tests.surfaces.display import Display
 from tests.surfaces.test_talk import SESSION, command, conversation, shown
 
@@ -147,6 +153,26 @@ def test_no_markdown_names_a_character_that_acts_on_the_terminal_or_hides(nasty:
     assert "<b>" not in nasty or nasty in lines[0]
 
 
+# ---- what was said before ---------------------------------------------------------------------------------
+
+
+def test_only_as_much_of_a_conversation_is_read_as_is_shown() -> None:
+    class Pages:
+        asked: ClassVar[list[int | None]] = []
+
+        def get(self, path: str, *, limit: int, before: int | None) -> dict[str, Any]:
+            assert path == f"/v1/sessions/{quote(SESSION, safe='')}/conversation"
+            self.asked.append(before)
+            end = 1000 if before is None else before
+            said = [{"kind": "answer", "body": {"text": text}} for text in ("", " ", "yes")]
+            lines = [{"seq": seq, **said[seq % 3]} for seq in range(end - limit, end)]
+            return {"messages": lines, "earlier": end - limit}
+
+    found = [*islice(said_last(cast(GatewayClient, Pages()), SESSION), 12)]
+    assert [one["seq"] for one in found] == [998 - 3 * place for place in range(12)]
+    assert Pages.asked == [None, 1000 - TAIL_PAGE]
+
+
 # ---- the panel ------------------------------------------------------------------------------------------
 
 
@@ -277,6 +303,65 @@ def test_a_question_is_answered_by_a_number_or_by_a_text_and_escape_decides_late
     clock[0] += 1
     assert panel.take("2")
     assert decided(host)[0][1]["text"] == "blue"
+
+
+def test_what_was_left_for_later_comes_back_with_escape(clock: list[float]) -> None:
+    host = Host()
+    panel = Panel(host, SESSION)
+    own = [{**item(name, "question"), "taskId": None} for name in ("q_1", "q_2")]  # of the main agent
+    panel.show_items(own, [])
+    for _ in own:
+        clock[0] += 1
+        assert panel.take("escape")
+    panel.show_items(own, [])
+    assert panel.rows(80, is_empty=True) == ["2 decisions left for later · Esc shows them again"]
+    assert not panel.take("a"), "the beginning of a text"
+    assert panel.take("escape")
+    assert host.shown == ["q_1", "q_2", "q_1"], "whole, as before"
+    assert not panel.take("a"), "not before it could be read"
+    clock[0] += 1
+    assert panel.take("a")
+    host.typed[0][1]("blue")
+    assert [path for path, _ in decided(host)] == ["/v1/inbox/q_1"]
+    panel.show_items(own, [])
+    clock[0] += 1
+    assert (panel.take("escape"), panel.take("escape")) == (True, True)
+    assert host.shown[3:] == ["q_2", "q_2"], "what was decided does not come back"
+
+
+@pytest.mark.parametrize("error", [Declined(409, {"message": "changed"}), NoGateway("gone", "")])
+def test_a_decision_that_was_refused_is_offered_again(clock: list[float], error: ClutchError) -> None:
+    class Refuses:
+        def post(self, path: str, body: Any) -> None:
+            raise error
+
+    host = Host()
+    panel = Panel(host, SESSION)
+    asked = [item("q_1", tool="write", args={"path": "a"})]
+    panel.show_items(asked, [])
+    clock[0] += 1
+    assert panel.take("a")
+    with pytest.raises(type(error)):
+        host.sent[0](Refuses())
+    panel.show_items(asked, [])
+    clock[0] += 1
+    assert panel.take("a") == isinstance(error, Declined), "without a gateway it is kept, and sent again"
+
+
+def test_the_first_letter_of_an_answer_decides_nothing(
+    tmp_path: Path, shown: Display, clock: list[float]
+) -> None:
+    chat = conversation(tmp_path)
+    chat._panel.show_items([item("q_1", "question")], [])
+    clock[0] += 1
+    assert chat._take("a")
+    clock[0] += 1
+    assert not chat._take("a"), "of `a red one`"
+    assert chat._below() == ["Enter sends · Esc returns"]
+    assert not chat._take("escape")
+    chat._press(Key.ESCAPE)
+    assert chat._below()[1] == "a answers · r rejects · Esc later"
+    assert "what it asks" in shown.text
 
 
 def test_the_panel_is_walked_and_says_how_many_more_there_are(clock: list[float]) -> None:

@@ -96,7 +96,7 @@ REPORTS = {
     "why": ("TASK",), "logs": ("TASK",), "replay": ("TASK",), "export": ("TASK",), "doctor": (), "token": (),
     "config check": (), "config explain": ("announce.queue.mode",), "config schema": (), "gc": ("--dry-run",),
     "backup": ("NEW",), "restore": ("BACKUP",), "import openclaw": ("NEW", "--dry-run"),
-    "spawn": ("x", "--dry-run"), "open": ("--print",), "run": ("quick one", "--wait"), "demo": (),
+    "spawn": ("x", "--dry-run"), "open": ("--print",), "devices": (), "run": ("quick one", "--wait"), "demo": (),
 }  # fmt: skip
 #: Commands that act, serve or talk: what they say about it is a message.
 OTHERS = {
@@ -106,7 +106,7 @@ OTHERS = {
 #: Footers of lists, steps on the way, and what to type next.
 MESSAGES = re.compile(
     r"\d+ \w+.*|no tasks|nothing to decide|To restore it: .*|Next: .*|Unfinished tasks resume.*|One-time link.*"
-    r"|accepted: .*|done · .*"
+    r"|accepted: .*|done · .*|No browser or phone is signed in: .*"
 )
 
 

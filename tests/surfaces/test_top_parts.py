@@ -7,7 +7,9 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from threading import Event
 from typing import Any, cast
 
 import pytest
@@ -17,15 +19,19 @@ from rich.cells import cell_len
 from rich.console import Console
 from textual.events import Key
 
+from clutch.api.feed import LIVE_NAMES
 from clutch.cli.top import lines
-from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost
+from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost, News, Watching
 from clutch.cli.top.dashboard import Dashboard, is_utf8
+from clutch.cli.top.dialogs import Given
 from clutch.cli.top.transcript import ShownTranscript
 from clutch.cli.top.tree import GROUPS, TaskTree, groups_of
 from clutch.core.model import TaskStatus
 from clutch.surfaces.discovery import Address
 from clutch.surfaces.http_client import GatewayClient
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import Served
+from tests.surfaces.test_http_tasks import spawned
 
 USE = {"calls": 1, "input": 5, "output": 5, "usd": None}
 SUMMARY = {"text": "3 running", "usd": "1.25"}
@@ -84,6 +90,12 @@ def test_each_task_stands_once_below_its_parent_in_an_order_that_does_not_depend
     assert [
         [m.task["taskId"] for m in one.members] for _, fs in again for one in fs if len(one.members) > 1
     ] == [[m.task["taskId"] for m in one.members] for _, fs in found for one in fs if len(one.members) > 1]
+
+
+def test_a_chain_deeper_than_the_stack_of_python_is_one_family() -> None:
+    depth = 3000
+    ((_, (family,)),) = groups_of([a_task(number, number - 1 or None) for number in range(1, depth + 1)])
+    assert len(family.members) == depth
 
 
 def test_a_family_that_ends_while_it_is_shown_stays_open_and_an_older_one_is_folded() -> None:
@@ -163,6 +175,58 @@ def test_a_failed_task_shows_its_error_and_what_to_press() -> None:
     assert texts == ["failed: the disk is full", "r runs it again or continues it."]
 
 
+# ---- the connection --------------------------------------------------------------------------------------
+
+
+class Heard:
+    """What a connection has reported."""
+
+    def __init__(self, link: LiveConnection) -> None:
+        self.link = link
+        self.news: list[News] = []
+
+    def until(self, is_there: Callable[[Sequence[News]], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_there(self.news):
+            assert time.monotonic() < deadline, self.news[-20:]
+            self.news += self.link.take()
+            Event().wait(0.01)
+
+
+def texts(news: Iterable[News]) -> set[str]:
+    return {one.said["taskId"] for one in news if isinstance(one, Happened) and one.name in LIVE_NAMES}
+
+
+def outcomes(news: Iterable[News]) -> set[str]:
+    tasks = (one.said.get("task") for one in news if isinstance(one, Happened))
+    return {task["taskId"] for task in tasks if task is not None and task["outcome"] is not None}
+
+
+def test_text_comes_only_of_the_task_that_is_watched_and_no_change_of_another_is_missed(db: Served) -> None:
+    first, second = (spawned(db.client, f"stream {name}") for name in ("one", "two"))
+    link = LiveConnection(None, db.client)
+    heard = Heard(link)
+    link.open()
+    try:
+        heard.until(lambda news: Watching("") in news)
+        link.watch(first)
+        heard.until(lambda news: texts(news) != set())
+        assert texts(heard.news) == {first}
+        link.watch(second)
+        heard.until(lambda news: Watching(second) in news)
+        heard.until(lambda news: second in texts(news))
+        since = heard.news[heard.news.index(Watching(second)) :]
+        assert texts(since) == {second}
+        assert sum(isinstance(one, LoadedTasks) for one in heard.news) == 1, "nothing is loaded again"
+        link.watch(first)
+        link.watch(second)
+        db.let_go()
+        heard.until(lambda news: outcomes(news) == {first, second})
+        assert not any(isinstance(one, Lost) for one in heard.news)
+    finally:
+        link.close()
+
+
 # ---- the program -----------------------------------------------------------------------------------------
 
 
@@ -180,6 +244,36 @@ def a_dashboard() -> tuple[Dashboard, Silent]:
     address = Address("http://127.0.0.1:1", 1, "0", "2026-01-01T00:00:00Z", False, None)
     link = Silent(None, GatewayClient(address, "s3cret-token"))
     return Dashboard(link), link
+
+
+def an_item(**other: Any) -> dict[str, Any]:
+    return {
+        "id": "q_1", "hash": "h", "kind": "approval", "taskId": "t_00001", "sessionKey": "s", "label": "x",
+        "text": "", "detail": {}, "directory": None, "isSandboxed": None, "consequences": {}, **other,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("is_sandboxed", "said"), [(True, "in the sandbox"), (False, "without a sandbox"), (None, "not known")]
+)
+def test_a_decision_shows_all_that_it_covers(is_sandboxed: bool | None, said: str) -> None:
+    command = f"{'x' * 30_000}; rm -r /"
+    item = an_item(
+        text=f'shell {{"command": "{command}"}}',
+        detail={"tool": "shell", "args": {"command": command}},
+        directory="/srv/\x1b[2Jw",
+        isSandboxed=is_sandboxed,
+        consequences={"approve": "Approving runs it.", "reject": "Rejecting does not."},
+    )
+    shown = [str(line) for line in lines.whole_item(item)]
+    assert command in shown
+    assert item["text"] in shown, "also the name of the tool"
+    (place,) = (line for line in shown if line.startswith("Runs in /srv/"))
+    assert said in place
+    assert place.isprintable()
+    assert shown[-2:] == ["Approving runs it.", "Rejecting does not."]
+    question = an_item(kind="question", text="y" * 30_000, detail={"choices": ["z" * 300]})
+    assert [str(line).strip() for line in lines.whole_item(question)][2::3] == ["y" * 30_000, "z" * 300]
 
 
 async def loaded(pilot: Any, link: Silent, tasks: list[dict[str, Any]]) -> None:
@@ -259,8 +353,7 @@ def test_keys_that_were_typed_ahead_decide_nothing() -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             await loaded(pilot, link, [a_task(1)])
             detail = {"tool": "shell", "args": {"command": "rm -r /"}}
-            item = {"id": "q_1", "hash": "h", "kind": "approval", "taskId": "t_00001", "sessionKey": "s"}
-            link._news.put(Items([{**item, "label": "x", "text": "shell", "detail": detail}]))
+            link._news.put(Items([an_item(text="shell", detail=detail)]))
             await pilot.pause(0.3)
             early = Key("y", "y")
             await pilot.press("a")
@@ -276,6 +369,22 @@ def test_keys_that_were_typed_ahead_decide_nothing() -> None:
             assert len(link.asked) == sent + 1
 
     asyncio.run(press())
+
+
+def test_only_a_message_is_said_to_be_sent() -> None:
+    async def send(way: str) -> str:
+        app, link = a_dashboard()
+        async with app.run_test(size=(80, 24)) as pilot:
+            await loaded(pilot, link, [a_task(1)])
+            app.receipt = ("t_00002", "of an older message")
+            app._send(a_task(1), Given(way, "more"))
+            _, then = link.asked[-1]
+            await asyncio.to_thread(then, {"taskId": "t_00001", "status": "accepted", "text": "accepted"})
+            await pilot.pause(0.3)
+            return screen_text(app).splitlines()[-1]
+
+    assert "t_00001: sent" in asyncio.run(send("send"))
+    assert "sent" not in asyncio.run(send("continue"))
 
 
 def test_an_error_of_our_own_ends_it_without_printing_the_token() -> None:

@@ -99,6 +99,23 @@ async def test_numbers_belong_to_whoever_was_shown_them_and_the_last_list_counts
         await meant(world, "1")
 
 
+async def test_a_further_page_is_numbered_where_it_begins_whatever_list_came_in_between(
+    world: World, main: int
+) -> None:
+    one, two, three = await world.children(main, "one", "two", "three")
+    await world.db.alone(idempotency.remember, PERSON.viewer, [one, two])
+    await world.db.alone(idempotency.remember, PERSON.viewer, [one])  # another terminal lists
+    await world.db.alone(idempotency.remember, PERSON.viewer, [three], after=2)
+    assert (await meant(world, "1"), await meant(world, "3")) == (one, three)
+    with pytest.raises(NotFound):
+        await meant(world, "2")
+    await world.db.alone(idempotency.remember, PERSON.viewer, [two], after=1)
+    assert await meant(world, "2") == two
+    with pytest.raises(NotFound):
+        await meant(world, "3")
+    await world.db.alone(idempotency.remember, PERSON.viewer, [three], after=idempotency.NUMBERED_MAX + 1)
+
+
 async def test_current_and_last_are_about_the_callers_own_session(world: World, main: int) -> None:
     mine = await world.child(main, "mine")
     other = await world.main("other")

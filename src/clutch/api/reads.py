@@ -13,7 +13,6 @@ from clutch.api import views
 from clutch.core import ids
 from clutch.core.authority import AgentCaller, Caller, OperatorCaller
 from clutch.core.model import Outcome, Phase
-from clutch.core.policy import Policy
 from clutch.core.views import TaskView
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Tx
@@ -26,6 +25,7 @@ from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 if TYPE_CHECKING:
     from clutch.api import inbox_objects, objects, report_objects
     from clutch.api.timeline import TreeTimeline
+    from clutch.core.policy import Policy
 
 TARGET_CHARS_MAX = 300
 

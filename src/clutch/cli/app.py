@@ -465,14 +465,17 @@ class DeviceAction(StrEnum):
 
 @commands.command()
 def devices(
-    action: Annotated[DeviceAction, typer.Argument(metavar="[list|revoke]")] = DeviceAction.LIST,
+    action: Annotated[
+        DeviceAction,
+        typer.Argument(metavar="[list|revoke]", help="List them, or sign one out.", show_default=False),
+    ] = DeviceAction.LIST,
     device: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="Device to revoke.", show_default=False)
     ] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the browsers and phones that are signed in, or sign one out.
+    """List the signed-in browsers and phones, or sign one out.
 
     Example: clutch devices revoke d_1f0c22aa"""
     from clutch.cli import devices as paired

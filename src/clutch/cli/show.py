@@ -103,7 +103,8 @@ class ListOptions:
             if self.limit is not None and ended >= self.limit:
                 break
             room = PAGE if self.limit is None else min(PAGE, self.limit - ended)
-            more = here.tasks(**{**query, "cursor": page["next"], "limit": room})
+            shown = {"numberedAfter": len(page["tasks"])} if numbered else {}
+            more = here.tasks(**{**query, "cursor": page["next"], "limit": room, **shown})
             fresh = output.with_numbers(more["tasks"], len(page["tasks"])) if numbered else more["tasks"]
             page = {**page, "tasks": [*page["tasks"], *fresh], "next": more["next"]}
         return page

@@ -130,7 +130,8 @@ class OfflineSource:
         self._who = reads.standpoint(OperatorCaller(EVERY_SCOPE))
 
     def tasks(self, **wanted: Any) -> Object:
-        wanted.pop("numbered", None)
+        for name in ("numbered", "numberedAfter"):
+            wanted.pop(name, None)
         changed = {
             "recent_minutes": wanted.pop("recentMinutes", None),
             "recent_count": wanted.pop("recentCount", 0),

@@ -14,17 +14,20 @@ def in_families(items: Sequence[T], own: Name[T], above: Name[T]) -> list[tuple[
 
     The list is in the order of urgency already. A family therefore moves up to its most urgent member, so that an
     active child of a finished parent precedes other finished tasks. An item without its parent in the list is on top.
+    Imported tasks can be each other's parents: they and what is below them come last, each on top.
     """
     known = {own(item): item for item in items}
     below: dict[Hashable, list[T]] = {}
     for item in items:
         below.setdefault(above(item), []).append(item)
-    tops = dict.fromkeys(top for item in items if (top := _top(item, known, own, above)) is not None)
-    return [placed for top in tops for placed in _walk(known[top], below, own)]
+    found = [(item, _top(item, known, own, above)) for item in items]
+    tops = dict.fromkeys(top for _, top in found if top is not None)
+    placed = [one for top in tops for one in _walk(known[top], below, own)]
+    return placed + [(0, item) for item, top in found if top is None]
 
 
 def _top(item: T, known: dict[Hashable, T], own: Name[T], above: Name[T]) -> Hashable | None:
-    """Return the name of the uppermost listed ancestor. None: imported tasks can be each other's parents."""
+    """Return the name of the uppermost listed ancestor. None: there is a circle above it."""
     seen = {own(item)}
     while (parent := known.get(above(item))) is not None:
         if own(parent) in seen:

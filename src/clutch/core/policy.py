@@ -161,6 +161,11 @@ class Life:
         )
         require("Life.provider_idle_s", "must be more than 0", is_kept=self.provider_idle_s > 0)
 
+    @property
+    def rejections_max(self) -> int:
+        """Return how many rejections without a verdict a plan survives."""
+        return self.plan_rounds_max if self.on_reject is OnReject.REVISE else 0
+
 
 class LateResult(StrEnum):
     """What becomes of a text that a killed task wrote anyway."""

@@ -45,7 +45,7 @@ _ABOUT = {
     "id": "The item: its id as `inbox` shows it, or the task that asks (id, label or `last`).",
 }
 #: A client spawns for itself, and its user cannot refer to a list by number.
-_NOT_SAID = frozenset({"requester", "numbered"})
+_NOT_SAID = frozenset({"requester", "numbered", "numberedAfter"})
 
 
 @dataclass(frozen=True, slots=True)

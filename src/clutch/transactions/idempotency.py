@@ -94,17 +94,13 @@ def leave(now: float, session_id: int, history: str) -> Tx[None]:
 NUMBERED_MAX = 200  # lines of one list
 
 
-def remember(now: float, viewer: str, task_ids: Sequence[int], *, continues: bool = False) -> Tx[None]:
+def remember(now: float, viewer: str, task_ids: Sequence[int], *, after: int = 0) -> Tx[None]:
     """The numbers of a list that was just shown: from now on `1` is the first of these to this viewer. Alone.
 
-    `continues`: these are the next page of the list that was shown last."""
+    `after`: of a further page, the number of tasks before it. Another list of the viewer may have come in between."""
     del now
-    shown = 0
-    if continues:
-        ((shown,),) = yield "SELECT COALESCE(MAX(number), 0) FROM shown WHERE viewer = ?", (viewer,)
-    else:
-        yield "DELETE FROM shown WHERE viewer = ?", (viewer,)
-    numbered = enumerate(task_ids[: NUMBERED_MAX - shown], start=shown + 1)
+    yield "DELETE FROM shown WHERE viewer = ? AND number > ?", (viewer, after)
+    numbered = enumerate(task_ids[: max(0, NUMBERED_MAX - after)], start=after + 1)
     rows = ManyRows((viewer, number, task_id) for number, task_id in numbered)
     if rows:
         yield "INSERT INTO shown(viewer, number, task_id) VALUES(?, ?, ?)", rows

@@ -29,7 +29,8 @@ COMMANDS_HELP = (
 HELP = (
     "Enter sends; Alt-Enter or \\ at the end of a line begins a new one; Tab completes; @file brings a file along.\n"
     "↓ on an empty line enters the list of subagents: Enter opens one, x stops it, a approves, Esc returns.\n"
-    "An approval: a approves, r rejects, Esc decides later; a shell command is confirmed with y.\n"
+    "An approval: a approves, r rejects, Esc decides later, and Esc again brings it back;\n"
+    "a shell command is confirmed with y.\n"
     f"Ctrl-C or /stop stops the turn, Ctrl-C twice or Ctrl-D leaves; tasks keep running. /stop all stops them.\n"
     f"{COMMANDS_HELP}"
 )

@@ -13,6 +13,7 @@ from clutch.cli.output import coloured, columns, fitted, shortened
 from clutch.core.model import NEEDS_USER
 from clutch.core.status import call_text
 from clutch.core.text.format import counted, main_argument, visible
+from clutch.errors import ClutchError, NoGateway
 from clutch.surfaces.http_client import GatewayClient, item_path, task_path
 
 Task = Mapping[str, Any]
@@ -64,6 +65,7 @@ class Panel:
         self._offer: Item | None = None
         self._shown: set[tuple[str, str]] = set()
         self._later: set[tuple[str, str]] = set()  #: the user wants to decide these later
+        self._sent: set[tuple[str, str]] = set()  #: decided, and the inbox may still have them
         self._selected: str | None = None
         self._place = 0  #: of the selected task in the list
 
@@ -93,9 +95,13 @@ class Panel:
     def _offer_next(self) -> None:
         keys = {_key(item) for item in self._items}
         self._later &= keys
-        if self._offer is not None and _key(self._offer) in keys - self._later:
+        for key in [*self._sent]:  # another thread takes back what was refused
+            if key not in keys:
+                self._sent.discard(key)
+        hidden = self._later | self._sent
+        if self._offer is not None and _key(self._offer) in keys - hidden:
             return
-        waiting = [item for item in self._items if _key(item) not in self._later]
+        waiting = [item for item in self._items if _key(item) not in hidden]
         self._offer = waiting[0] if waiting else None
         if self._offer is not None:
             self._offered_at = output.now()
@@ -114,10 +120,19 @@ class Panel:
             return True
         if self._offer is not None and self._is_armed() and self._decide(self._offer, key):
             return True
+        if key == "escape" and self._offer is None and self._later:
+            self._offer_again()
+            return True
         if key == "down" and self._tasks:
             self._selected = self._tasks[0][1]["taskId"]
             return True
         return False
+
+    def _offer_again(self) -> None:
+        """Offer what the user left for later, whole: it may have scrolled away."""
+        self._shown -= self._later
+        self._later.clear()
+        self._offer_next()
 
     def _confirmed(self, key: str) -> bool:
         asked, self.confirm = self.confirm, None
@@ -221,11 +236,18 @@ class Panel:
 
     def _send(self, item: Item, decision: str, text: str) -> None:
         self._offer = None
-        self._later.add(_key(item))  # until the inbox no longer has it
+        self._later.discard(_key(item))
+        self._sent.add(_key(item))
 
         def decide(client: GatewayClient) -> str:
             body = {"decision": decision, "text": text, "hash": item["hash"]}
-            status = client.post(item_path(item["id"]), body)["status"]
+            try:
+                status = client.post(item_path(item["id"]), body)["status"]
+            except NoGateway:
+                raise  # it is sent again
+            except ClutchError:
+                self._sent.discard(_key(item))  # the next inbox offers it again
+                raise
             return f"{item['id']}: {DECIDED[decision] if status == 'answered' else status}"
 
         self._host.send(decide)
@@ -246,7 +268,8 @@ class Panel:
     def _offer_rows(self, width: int, *, is_empty: bool) -> list[str]:
         item = self._offer
         if item is None:
-            return []
+            later = counted(len(self._later), "decision")
+            return [_hint(f"{later} left for later · Esc shows them again", width)] if self._later else []
         asks = f"{item['status'].capitalize()}: {_who(item)}: {_asked(item)}"
         first = coloured(_cut(asks, width), YELLOW)
         if not is_empty:

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -41,9 +42,9 @@ class SessionChat(TerminalConversation):
         self._subagents = SubagentLines(notices.command)
         self._panel = Panel(self, session)
         screen = self._screen
-        screen.take = self._panel.take
+        screen.take = self._take
         screen.above = lambda: [output.coloured(row, DIM) for row in self._activity.rows(output.now())]
-        screen.below = lambda: self._panel.rows(screen.width, is_empty=screen.is_empty)
+        screen.below = self._below
 
     def run(self) -> None:
         changed = threading.Event()
@@ -73,8 +74,9 @@ class SessionChat(TerminalConversation):
         """Print the last messages, so that the user knows where the conversation is. Unread replies follow by
         themselves, and are left out here."""
         unread = set(stream.unread(client, self._session))
-        last = stream.tail(client, self._session)
-        shown = [one for one in last if one["kind"] == "input" or one["body"]["text"].strip() not in unread]
+        last = stream.said_last(client, self._session)
+        read = (one for one in last if one["kind"] == "input" or one["body"]["text"].strip() not in unread)
+        shown = [*islice(read, TAIL + 1)][::-1]
         if len(shown) > TAIL:
             self._screen.say(f"… earlier messages: `{self._notices.command('logs', self._session)}`", DIM)
         for one in shown[-TAIL:]:
@@ -87,6 +89,19 @@ class SessionChat(TerminalConversation):
             self._screen.say(f"── {output.clock(shown[-1]['at'])} ──", DIM)
 
     # ---- keys ----------------------------------------------------------------------------------------
+
+    def _take(self, key: str) -> bool:
+        """Offer a key to the panel. The first letter of an answer or a reason is none."""
+        return not self._is_answering and self._panel.take(key)
+
+    def _below(self) -> list[str]:
+        if self._is_answering:
+            return [output.coloured("Enter sends · Esc returns", DIM)]
+        return self._panel.rows(self._screen.width, is_empty=self._screen.is_empty)
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._instead is not None and self._panel.confirm is None
 
     def _press(self, key: Key) -> None:
         match key:

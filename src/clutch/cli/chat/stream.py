@@ -18,7 +18,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
-from clutch.cli.source import messages
 from clutch.core.policy import Notify
 from clutch.core.text.format import visible
 from clutch.errors import ClutchError, NoGateway
@@ -29,6 +28,7 @@ WAIT_S = 25.0
 SLACK_S = 15.0
 LOOK_S = 5.0  #: without an event: a question of the main agent is in no timeline
 RECENT_MINUTES = 30
+TAIL_PAGE = 30  #: messages, among them results of tools, in which the last ones that were said are looked for
 USER_SOURCE = "user"  #: of an input that the user wrote
 AGAIN_S = 0.5  #: before a lost gateway is looked for again, and between two counts of the subagents
 
@@ -155,15 +155,18 @@ def unread(client: GatewayClient, session: str) -> Iterator[str]:
         yield said["reply"].strip()
 
 
-def tail(client: GatewayClient, session: str) -> list[dict[str, Any]]:
-    """Return what the user and the agent said, oldest first."""
-    found = messages(lambda after: client.get(session_path(session, "transcript"), after=after))
-    return [
-        one
-        for one in found
-        if (one["kind"] == "input" and one["body"]["source"] == USER_SOURCE)
-        or (one["kind"] == "answer" and one["body"]["text"].strip())
-    ]
+def said_last(client: GatewayClient, session: str) -> Iterator[dict[str, Any]]:
+    """Yield what the user and the agent said, newest first. Only as much is read as is taken."""
+    before: int | None = None
+    while True:
+        page = client.get(session_path(session, "conversation"), limit=TAIL_PAGE, before=before)
+        for one in reversed(page["messages"]):
+            is_user = one["kind"] == "input" and one["body"]["source"] == USER_SOURCE
+            if is_user or (one["kind"] == "answer" and one["body"]["text"].strip()):
+                yield one
+        before = page["earlier"]
+        if before is None:
+            return
 
 
 def events(ear: EventListener, changed: threading.Event, **about: str) -> Callable[[GatewayClient], None]:

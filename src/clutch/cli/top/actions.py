@@ -140,9 +140,10 @@ class DashboardActions(App[None]):
         def sent(answer: Any) -> None:
             if isinstance(answer, ClutchError):
                 return self.say(str(answer))
-            if given.way in ("send", "steer"):
+            is_message = given.way in ("send", "steer")
+            if is_message:
                 self.receipt = (task["taskId"], key)
-            self.say(f"{task['taskId']}: {'sent' if self.receipt else result_text(answer)}")
+            self.say(f"{task['taskId']}: {'sent' if is_message else result_text(answer)}")
 
         self.ask(lambda client: client.post(path, body, key=key, patience_s=SLACK_S), sent)
 

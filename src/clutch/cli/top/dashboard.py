@@ -24,7 +24,7 @@ from textual.widgets import Input, Static
 from clutch.cli import output
 from clutch.cli.top import dialogs, lines
 from clutch.cli.top.actions import DashboardActions
-from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost, News
+from clutch.cli.top.connection import Happened, Items, LiveConnection, LoadedTasks, Lost, News, Watching
 from clutch.cli.top.dialogs import InboxScreen, Overlay
 from clutch.cli.top.lines import BAD, QUIET, STRONG, Item
 from clutch.cli.top.transcript import Paragraph, ShownTranscript
@@ -194,6 +194,9 @@ class Dashboard(DashboardActions):
                 for screen in self.screen_stack:
                     if isinstance(screen, InboxScreen):
                         screen.show(items)
+            case Watching(task_id):
+                if self.transcript is not None and self.transcript.task_id == task_id:
+                    self.transcript.is_stale = True
             case Happened("overview", said):
                 self._summary, self._is_demo = said["summary"], said["isDemo"]
             case Happened(name, said):
@@ -217,6 +220,7 @@ class Dashboard(DashboardActions):
         selected, shown = self.task_list.selected, self.transcript
         if selected is None or not self._is_live or time.monotonic() - self.moved_at < SETTLED_S:
             return
+        self.connection.watch(selected)
         if shown is None or shown.task_id != selected:
             started = self.known.tasks[selected]["startedAt"] if selected in self.known.tasks else None
             shown = self.transcript = ShownTranscript(selected, output.at(started))

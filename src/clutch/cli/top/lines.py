@@ -47,7 +47,7 @@ TITLES = {
 DEMO = "Demo model (no API key): answers are scripted. `clutch init` chooses a model."
 TIME_CELLS, COST_CELLS, LABEL_CELLS_MIN = 6, 6, 12
 NAME_CELLS = 34  #: of costs, in a dialog of 80 columns
-TEXT_CHARS_MAX = 20_000  #: of one message; the rest is in `clutch logs`
+TEXT_CHARS_MAX = 20_000  #: of one message; the rest is in `clutch logs`. What is decided about is never cut
 
 
 def in_ascii(text: str) -> str:
@@ -60,8 +60,11 @@ def in_ascii(text: str) -> str:
 
 def text_of(found: str) -> str:
     """Return foreign text of several lines, with escapes for what would act on the terminal."""
-    cut = found if len(found) <= TEXT_CHARS_MAX else f"{found[:TEXT_CHARS_MAX]}…"
-    return output.plain(cut.expandtabs(4))
+    return whole_text(found if len(found) <= TEXT_CHARS_MAX else f"{found[:TEXT_CHARS_MAX]}…")
+
+
+def whole_text(found: str) -> str:
+    return output.plain(found.expandtabs(4))
 
 
 def status_style(task: Task) -> str:
@@ -127,19 +130,29 @@ def asker(item: Item) -> str:
 def asked(item: Item) -> str:
     """Return what is decided about: a command, a plan or a question."""
     command = item["detail"].get("args", {}).get("command")
-    return text_of(command if isinstance(command, str) else str(item["text"]))
+    return whole_text(command if isinstance(command, str) else str(item["text"]))
 
 
 def whole_item(item: Item) -> list[Text]:
     """Return everything that a decision covers, as it is shown before the decision."""
     who = f"{asker(item)} · {item['taskId'] or item['sessionKey']} · {item['id']}"
-    lines = [Text(who, QUIET), Text(""), Text(asked(item), STRONG)]
-    if len(item["detail"].get("args", {})) > 1:
-        lines += [Text(""), Text("The whole call:", QUIET), Text(text_of(str(item["text"])))]
+    lines = [Text(who, QUIET), *_place(item), Text(""), Text(asked(item), STRONG)]
+    if "tool" in item["detail"] and asked(item) != (call := whole_text(str(item["text"]))):
+        lines += [Text(""), Text("The whole call:", QUIET), Text(call)]
     if item["detail"].get("choices"):
         lines += [Text(""), Text("Choices:", QUIET)]
-        lines += [Text(f"  {visible(str(one), 200)}") for one in item["detail"]["choices"]]
+        lines += [Text(f"  {whole_text(str(one))}") for one in item["detail"]["choices"]]
+    if item["consequences"]:
+        lines += [Text(""), *(Text(whole_text(one), QUIET) for one in item["consequences"].values())]
     return lines
+
+
+def _place(item: Item) -> list[Text]:
+    """Return where an approved command runs. It stands above the command, which may be longer than the screen."""
+    if item["directory"] is None:
+        return []
+    sandbox = {True: "in the sandbox", False: "without a sandbox", None: "sandbox not known"}
+    return [Text(f"Runs in {whole_text(item['directory'])}, {sandbox[item['isSandboxed']]}")]
 
 
 def inbox_lines(item: Item, count: int, width: int) -> Text:

@@ -5,11 +5,14 @@ shown once, in the group of its most urgent member. The page in the browser has 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from clutch.core.activity import TaskGroup
+from clutch.core.families import in_families
 
 Task = Mapping[str, Any]
 GROUPS = tuple(TaskGroup)
@@ -40,7 +43,7 @@ class TreeMember:
 
 @dataclass(frozen=True, slots=True)
 class TaskFamily:
-    members: Sequence[TreeMember]
+    members: list[TreeMember]
 
     @property
     def group(self) -> TaskGroup:
@@ -119,26 +122,17 @@ def searched(task: Task) -> str:
 
 def groups_of(tasks: Iterable[Task]) -> list[tuple[TaskGroup, list[TaskFamily]]]:
     """Return the groups that have families, each with its families in order."""
-    known = {task["taskId"]: task for task in tasks}
-    below: dict[str | None, list[Task]] = {}
-    for task in sorted(known.values(), key=lambda one: (one["createdAt"], one["taskId"])):
-        parent = task["parentTaskId"]
-        below.setdefault(parent if parent in known else None, []).append(task)
-    families = [TaskFamily(list(_members(top, below, 1))) for top in below.get(None, ())]
-    # Imported tasks can be each other's parent: none of them is a top, and each is shown by itself.
-    seen = {member.task["taskId"] for family in families for member in family.members}
-    families += [
-        TaskFamily([TreeMember(task, 1, 0)]) for task in known.values() if task["taskId"] not in seen
-    ]
+    ordered = sorted(tasks, key=lambda one: (one["createdAt"], one["taskId"]))
+    placed = in_families(ordered, itemgetter("taskId"), itemgetter("parentTaskId"))
+    children = Counter(task["parentTaskId"] for level, task in placed if level)
+    families: list[TaskFamily] = []
+    for level, task in placed:
+        member = TreeMember(task, level + 1, children[task["taskId"]])
+        if not level:
+            families.append(TaskFamily([]))
+        families[-1].members.append(member)
     groups: dict[TaskGroup, list[TaskFamily]] = {group: [] for group in GROUPS}
     for family in families:
         groups[family.group].append(family)
     groups[TaskGroup.FINISHED].sort(key=lambda one: one.ended, reverse=True)
     return [(group, found) for group, found in groups.items() if found]
-
-
-def _members(task: Task, below: Mapping[str | None, list[Task]], level: int) -> Iterator[TreeMember]:
-    children = below.get(task["taskId"], ())
-    yield TreeMember(task, level, len(children))
-    for child in children:
-        yield from _members(child, below, level + 1)

@@ -60,6 +60,8 @@ class ListQuery(Query):
     limit: Annotated[int, Field(ge=1, le=LIMIT_MAX)] = 50
     cursor: str | None = None
     numbered: bool = False  #: from now on `#1` is the first of these for this caller
+    #: Of a further page: how many tasks of the list came before it.
+    numbered_after: Annotated[int, Field(alias="numberedAfter", ge=0, le=ROW_NUMBER_MAX)] = 0
 
 
 class WaitQuery(Query):
@@ -79,7 +81,7 @@ async def list_tasks(ask: Ask[ActionBody, ListQuery]) -> Reply[objects.Tasks]:
     page has all active tasks, also beyond `limit`, and the `recentCount` newest finished ones; `next` is the `cursor`
     of the page with older ones."""
     wanted = ask.query.model_dump()
-    is_numbered = wanted.pop("numbered")
+    is_numbered, after = wanted.pop("numbered"), wanted.pop("numbered_after")
     page = await ask.app.read(reads.tasks, ask.who, reads.Filter(**wanted))
     if is_numbered:
         rows = in_families(page["tasks"], itemgetter("taskId"), itemgetter("parentTaskId"))
@@ -87,8 +89,7 @@ async def list_tasks(ask: Ask[ActionBody, ListQuery]) -> Reply[objects.Tasks]:
         shown = [number for number in parsed if number is not None]
         # A list is needed most when the disk is full; only the meaning of its numbers is lost then.
         with suppress(DiskFull):
-            is_next = ask.query.cursor is not None
-            await ask.app.write(idempotency.remember, ask.who.viewer, shown, continues=is_next)
+            await ask.app.write(idempotency.remember, ask.who.viewer, shown, after=after)
     return Reply({**page, "stalledAfterSeconds": ask.app.gateway.services.policy.life.stalled_s})
 
 

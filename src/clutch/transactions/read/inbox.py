@@ -7,14 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clutch.core import ids
 from clutch.core.authority import canonical, from_text
 from clutch.core.budget import Budget
 from clutch.core.ids import CANDIDATES_MAX, Candidate, WaitingItem, items_meant, parse_target, plan_hash
 from clutch.core.model import NO_SESSION
-from clutch.core.policy import Life, OnReject, Policy
 from clutch.core.questions import Decision, QuestionKind
 from clutch.core.text.decisions import DecisionContext, consequences
 from clutch.errors import AmbiguousTarget, NotFound
@@ -22,6 +21,9 @@ from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_UNTOLD
 from clutch.transactions.read import budgets, targets
 from clutch.transactions.read.targets import Standpoint
+
+if TYPE_CHECKING:  # `clutch inbox` without a gateway has none, and does not load it
+    from clutch.core.policy import Policy
 
 PLAN = "plan"
 SHELL = "shell"
@@ -243,12 +245,8 @@ def _asker(item: InboxItem, about: Sequence[Any], policy: Policy | None) -> Deci
         directory=directory,
         is_sandboxed=is_sandboxed,
         rejections=item.rejections,
-        rejections_max=None if policy is None else _rejections_max(policy.life),
+        rejections_max=None if policy is None else policy.life.rejections_max,
     )
-
-
-def _rejections_max(life: Life) -> int:
-    return life.plan_rounds_max if life.on_reject is OnReject.REVISE else 0
 
 
 def _is_sandboxed(stored: str, agent_id: str, policy: Policy | None) -> bool | None:
