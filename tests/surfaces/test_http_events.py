@@ -332,6 +332,7 @@ def _until_completed(events: Iterator[Event], task: str) -> Iterator[Event]:
 def test_text_and_tool_calls_come_only_of_the_sessions_that_are_named(tmp_path: Path) -> None:
     with served(tmp_path / "state", policy=FAST) as db:
         mine = spawned(db.client, "slow work")
+        seen(db.client, mine, lambda one: one["phase"] == "running")  # nothing happens between the two joins
         with watching(db, f"?live={mine},t_unknown") as chosen, watching(db, "?live=") as none:
             spawned(db.client, "look around")
             found, quiet = [*iter_until(chosen, "lifecycle:end")], [*iter_until(none, "lifecycle:end")]
