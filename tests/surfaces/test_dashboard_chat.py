@@ -43,7 +43,7 @@ class Talker(Slow):
         last = request.transcript[place]
         assert isinstance(last, Input)
         is_first = not any(isinstance(one, Results) for one in request.transcript[place:])
-        word, _, rest = last.text.partition(" ")
+        word, _, rest = last.text.rpartition("\n")[2].partition(" ")  # the text of a task stands last
         if last.source == "announce":
             return Answer("Read.", model="talker")
         if last.text == "pieces":
@@ -54,6 +54,8 @@ class Talker(Slow):
             pairs = (part.partition("=") for part in rest.split("; "))
             spawns = (Call("sessions_spawn", {"task": task, "label": name}) for name, _, task in pairs)
             return Answer("I divide the work.", tuple(spawns), model="talker")
+        if word == "delegate" and last.source != "user":
+            return Answer("", (Call("sessions_yield", {}),), model="talker")
         if word == "delegate":
             return Answer("Started.", model="talker")
         if word == "use" and is_first:
@@ -195,11 +197,41 @@ def test_stop_asks_before_it_stops_subagents(db: Served, page: Page) -> None:
     expect(dialog).to_have_count(0)
     expect(page.locator(".entry-system")).to_have_text("Stopped.")
     expect(page.locator(".spawn")).to_have_attribute("data-status", "running")
-    say(page, "/stop")
+    say(page, "/stop all")
     expect(dialog.get_by_role("checkbox")).to_be_checked()
     dialog.get_by_role("button", name="Stop").click()
     expect(page.locator(".spawn")).to_have_attribute("data-status", "killed")
     expect(composer(page)).to_have_value("")
+
+
+def test_stop_as_a_command_ends_the_turn_only_and_stop_all_counts_the_whole_tree(
+    db: Served, page: Page
+) -> None:
+    say(page, "delegate helper=delegate below=slow work")
+    expect(answered(page, "Started.")).to_have_count(1)
+    say(page, "pieces")
+    put(db, "words")
+    expect(page.locator(".streamed")).to_contain_text("words")
+    expect(page.locator(".spawn")).to_contain_text("waiting for 1 of 1 subagents")
+    is_active = f"/v1/tasks?root={MAIN}&state=active"
+    before = {one["taskId"] for one in db.client.get(is_active)["tasks"]}
+    assert len(before) == 2
+    say(page, "/stop")
+    expect(page.locator(".entry-system")).to_have_text("Stopped.")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(composer(page)).to_have_value("")
+    assert {one["taskId"] for one in db.client.get(is_active)["tasks"]} == before
+    say(page, "/stop")
+    expect(page.locator(".entry-system").last).to_have_text("No turn is running here.")
+    say(page, "/stop all")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("2 subagents of this conversation are running")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert {one["taskId"] for one in db.client.get(is_active)["tasks"]} == before
+    say(page, "/stop all")
+    dialog.get_by_role("button", name="Stop").click()
+    expect(page.locator(".entry-system").last).to_contain_text("stopped 2 subagents")
+    assert db.client.get(is_active)["tasks"] == []
 
 
 def test_a_turn_that_fails_says_so_and_stays_there(db: Served, page: Page) -> None:
