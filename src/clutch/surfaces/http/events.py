@@ -128,8 +128,11 @@ async def _with_overview(
 ) -> AsyncIterator[bytes]:
     """Everything of a plain stream, and the counts of the dashboard whenever they change."""
     with app.overviews.watching(watcher):
+        events = _watched(app.feed, watcher, place, app.closing, ALIVE)
+        yield await anext(events)
+        # Not before the stream has joined the feed: a page ends its stream before at the first event of this one.
         yield await app.overviews.current()
-        async for written in _watched(app.feed, watcher, place, app.closing, ALIVE):
+        async for written in events:
             yield written
 
 
