@@ -60,8 +60,10 @@ export class Composer {
     this.submit();
   }
 
+  /** A key belongs to the text that was sent under it: a changed text is another message. */
   keep() {
-    this.draft = { text: this.text.value, key: this.draft.key };
+    const text = this.text.value;
+    this.draft = { text, key: text === this.draft.text ? this.draft.key : null };
     keepDraft(this.key, this.draft);
   }
 
@@ -86,8 +88,9 @@ export class Composer {
     const stop = /^\/stop(\s+all)?$/.exec(text);
     if (stop) return this.stopTyped(Boolean(stop[1]));
     if (text === "/help") { this.clear(); return this.showHelp(); }
-    this.draft.key ??= newKey();
     this.keep();
+    this.draft.key ??= newKey();
+    keepDraft(this.key, this.draft);
     await this.send();
   }
 
