@@ -185,6 +185,7 @@ def test_every_view_fits_a_phone_and_axe_finds_nothing(
         for name in names(page):
             go_to(page, name)
             expect(page.locator("#view > *").first).to_be_attached()
+            expect(page.locator("#view > .loading")).to_have_count(0)
             fits(page)
             violations(page)
         go_to(page, "tasks")

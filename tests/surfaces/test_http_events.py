@@ -48,8 +48,7 @@ def watching(db: Served, query: str = "", **headers: str) -> Iterator[Iterator[E
         line.request("GET", f"/v1/events{query}", headers={"Authorization": f"Bearer {db.token}", **headers})
         answer = line.getresponse()
         assert (answer.status, answer.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")
-        if "include=overview" not in query:  # which comes first
-            assert answer.readline() == b": here\n"
+        assert answer.readline() == b": here\n"
         yield read(answer)
     finally:
         line.close()
@@ -285,6 +284,18 @@ def test_a_stream_of_one_task_has_the_progress_of_no_other_task(db: Served) -> N
         db.let_go()
         found = list(iter_until(one, "lifecycle:end"))
     assert {event.data["taskId"] for event in found if event.name not in ("overview", "alive")} == {mine}
+
+
+def test_a_stream_has_joined_before_its_overview_comes(db: Served) -> None:
+    line = http.client.HTTPConnection("127.0.0.1", db.port, timeout=PATIENCE_S)
+    with closing(line):
+        line.request("GET", "/v1/events?include=overview", headers={"Authorization": f"Bearer {db.token}"})
+        answer = line.getresponse()
+        assert [answer.readline(), answer.readline(), answer.readline()] == [
+            b": here\n",
+            b"\n",
+            b"event: overview\n",
+        ]
 
 
 def test_a_stream_with_overview_brings_counts_progress_and_signs_of_life(db: Served) -> None:

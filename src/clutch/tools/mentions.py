@@ -40,7 +40,11 @@ class WorkspaceMentions:
 
 def _read(root: str, name: str) -> bytes | None:
     try:
-        return _content(root, parts_of(name))
+        parts = parts_of(name)
+    except FileAccessError:
+        return None  # no path beneath the workspace, as `@/components/x` in a text about code: plain text
+    try:
+        return _content(root, parts)
     except (FileAccessError, OSError) as error:
         if _is_missing(error):
             return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -127,10 +128,14 @@ async def _with_overview(
     app: AppState, watcher: Stream, place: timeline.Cursor | None
 ) -> AsyncIterator[bytes]:
     """Everything of a plain stream, and the counts of the dashboard whenever they change."""
+    events = _watched(app.feed, watcher, place, app.closing, ALIVE)
     with app.overviews.watching(watcher):
-        yield await app.overviews.current(watcher)
-        async for written in _watched(app.feed, watcher, place, app.closing, ALIVE):
-            yield written
+        async with aclosing(events):
+            yield await anext(events)
+            # Not before the stream has joined the feed: a page ends its stream before at the first event of this one.
+            yield await app.overviews.current(watcher)
+            async for written in events:
+                yield written
 
 
 async def _watched(
@@ -139,7 +144,7 @@ async def _watched(
     place: timeline.Cursor | None,
     closing: asyncio.Event,
     ping: bytes = b": ping\n\n",
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     async with feed.watching(watcher) as joined:
         watcher.last = str(joined.place)
         yield b": here\n\n"

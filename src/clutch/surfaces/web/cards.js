@@ -20,14 +20,17 @@ const DECIDED = { answer: "Answered", approve: "Approved", reject: "Rejected" };
 export const itemKey = (item) => `${item.id} ${item.hash}`;
 
 /** The inbox as it was loaded last; the stream says when it has changed. */
-const inbox = { items: [], replies: [], unsent: [], wanted: "", beside: "0 ", watchers: new Set() };
+const inbox = { items: [], replies: [], unsent: [], wanted: "", beside: "0 ", loads: 0, shown: 0, watchers: new Set() };
 export const inboxItems = () => inbox.items;
 export const inboxReplies = () => inbox.replies;
 export const unsentMessages = () => inbox.unsent;
 export function onInbox(act) { inbox.watchers.add(act); }
 
 export async function loadInbox() {
+  const mine = ++inbox.loads;
   const found = await ask("/v1/inbox");
+  if (mine < inbox.shown) return; // a later request was answered before
+  inbox.shown = mine;
   inbox.items = found.items;
   inbox.replies = found.repliesIn;
   inbox.unsent = found.unsent;

@@ -6,6 +6,8 @@
 import { ask, follow, forgetGateway, isSignedOut, problemText, signIn, Unreachable } from "/web/api.js";
 
 const RETRY_MS = 1000;
+const DRAIN_MS = 500;
+const RUNS_MAX = 100; // whose pieces are counted
 const SILENT_MS = 5000; // two `alive` were missed
 
 let state = "connecting"; // then "live", "lost" or "signed out"
@@ -16,6 +18,8 @@ let hasBegun = false;
 let lastEventAt = 0;
 let retry = null;
 let lastCursor = null; // of the event that was received last
+const LIVE = /^(assistant:|tool:|usage$)/; // pieces: they have a number in their run, and no cursor
+const numbers = new Map(); // run -> the number of its piece that was received last; two streams may bring the same one
 const live = new Map(); // part of the page -> the task or session whose text it shows
 let load = async () => null; // of the present view; returns the cursor from which events continue
 const listeners = new Set();
@@ -62,6 +66,7 @@ function abort() {
   events?.abort();
   ending?.abort();
   [ending, hasBegun] = [null, false];
+  numbers.clear(); // a gateway that is started again counts anew
 }
 
 function lose() {
@@ -109,8 +114,8 @@ function listen(cursor) {
   [lastEventAt, lastCursor] = [Date.now(), cursor];
   const receiveMine = (name, data) => {
     if (mine.signal.aborted) return;
-    if (mine === events && !hasBegun) { hasBegun = true; ending?.abort(); ending = null; }
-    receive(name, data);
+    if (mine === events && !hasBegun) { hasBegun = true; endSoon(ending); }
+    if (mine === events || !hasBegun || LIVE.test(name)) receive(name, data);
   };
   follow(`/v1/events?include=overview&live=${shown}${after}`, mine.signal, receiveMine).catch(() => null).then(async () => {
     if (mine !== events || mine.signal.aborted) return;
@@ -126,13 +131,28 @@ function listen(cursor) {
   });
 }
 
+/** Pieces from before the next stream began are still on their way; all else the next one brings again. */
+function endSoon(stream) {
+  setTimeout(() => { stream?.abort(); if (ending === stream) ending = null; }, DRAIN_MS);
+}
+
 function receive(name, data) {
   lastEventAt = Date.now();
   if (name === "gap") return lose(); // this reader was too slow: it loads again
   if (name === "alive" || data === undefined) return;
   const said = JSON.parse(data);
   lastCursor = said.cursor ?? lastCursor;
+  if (LIVE.test(name) && isKnown(said)) return;
   for (const act of watchers.get(name) ?? []) act(said, name);
+}
+
+/** Whether the stream before has brought this piece. */
+function isKnown({ runId, seq }) {
+  if (seq <= (numbers.get(runId) ?? -1)) return true;
+  numbers.delete(runId); // the newest stand last
+  numbers.set(runId, seq);
+  if (numbers.size > RUNS_MAX) numbers.delete(numbers.keys().next().value);
+  return false;
 }
 
 setInterval(() => { if (state === "live" && Date.now() - lastEventAt > SILENT_MS) lose(); }, 500);

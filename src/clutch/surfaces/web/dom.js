@@ -29,6 +29,9 @@ export function h(name, given = {}, ...children) {
   return made;
 }
 
+/** The text as children of an element, which may break a path or a dotted name behind each of its parts. */
+export const breakable = (text) => visible(text).split(/(?<=[./](?=\S))/).flatMap((part, place) => (place ? [h("wbr"), part] : [part]));
+
 /** Set an attribute only if it differs; null removes it. */
 export function attribute(node, name, value) {
   if (value === null || value === undefined || value === false) node.removeAttribute(name);

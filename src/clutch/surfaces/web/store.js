@@ -1,9 +1,13 @@
 // The tasks that the page knows. An event brings a whole task, which replaces the one before; views hear once per frame
 // which ids have changed, however many events came.
+//
+// An answer may arrive after events that are newer than it. Each event brings what is true at its time, and whatever
+// happens later brings another: so a task that an event has changed since the answer was asked for stays as it is.
 
 import { perFrame } from "/web/dom.js";
 
 const tasks = new Map();
+const events = new Map(); // id -> { receivedAt, moment } of its last event; `moment`: in seconds of the task
 const watchers = new Set();
 let changed = new Set();
 
@@ -19,10 +23,23 @@ export function onTasks(act) { watchers.add(act); }
 export const task = (id) => tasks.get(id);
 export const all = () => tasks.values();
 
-/** Bring in a task of a list or of an answer. */
-export function keep(found) {
+/** The moment to note before a request whose answer is kept. */
+export const asking = () => performance.now();
+const hasChangedSince = (id, askedAt) => (events.get(id)?.receivedAt ?? -Infinity) >= askedAt;
+
+/** Bring in a task of a list or of an answer. `askedAt`: the moment before the request. */
+export function keep(found, askedAt) {
   const before = tasks.get(found.taskId);
-  if (found.segments === undefined) found.segments = before?.segments ?? [];
+  if (before && hasChangedSince(found.taskId, askedAt)) {
+    // An event has no past: the bar of a task that was not known before it begins in the answer.
+    if (found.segments) before.segments = continued(found.segments, before.activity, events.get(found.taskId).moment);
+    note(before);
+  } else {
+    note({ ...found, segments: found.segments ?? before?.segments ?? [] });
+  }
+}
+
+function note(found) {
   tasks.set(found.taskId, found);
   changed.add(found.taskId);
   flush();
@@ -33,8 +50,8 @@ export function apply({ at, task: found }) {
   if (!found) return;
   const before = tasks.get(found.taskId);
   const moment = (Date.parse(at) - Date.parse(found.createdAt)) / 1000;
-  found.segments = continued(before?.segments ?? [], found.activity, moment);
-  keep(found);
+  events.set(found.taskId, { receivedAt: performance.now(), moment });
+  note({ ...found, segments: continued(before?.segments ?? [], found.activity, moment) });
 }
 
 function continued(segments, activity, moment) {
@@ -47,10 +64,21 @@ function continued(segments, activity, moment) {
   return activity === null ? segments : [...segments, { activity, start: Math.max(last?.end ?? 0, moment), end: null }];
 }
 
-/** Forget all tasks but these: a list was loaded again. */
-export function forgetAllBut(ids) {
-  for (const id of tasks.keys()) if (!ids.has(id)) { tasks.delete(id); changed.add(id); }
+/** Look again at what events have changed since a list was asked for: it may belong into the list, or no longer. */
+export function lookAgain(askedAt) {
+  for (const id of tasks.keys()) if (hasChangedSince(id, askedAt)) changed.add(id);
   flush();
+}
+
+/** Forget all tasks but these, and but those that are newer: a list was loaded again. */
+export function forgetAllBut(ids, askedAt) {
+  for (const id of tasks.keys()) {
+    if (ids.has(id) || hasChangedSince(id, askedAt)) continue;
+    tasks.delete(id);
+    events.delete(id);
+    changed.add(id);
+  }
+  lookAgain(askedAt);
 }
 
 /** From the top of the tree to the task, as far as the page knows. Imported tasks can be each other's parent. */

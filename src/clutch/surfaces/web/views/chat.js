@@ -18,6 +18,7 @@ const LIVE = ["assistant:text", "assistant:thinking", "usage", "tool:start", "to
 const NARROW = matchMedia("(max-width: 760px)");
 
 const chats = new Map(); // key -> as the gateway sent it last
+const changedAt = new Map(); // key -> when its last event came
 const lines = new Map(); // key -> its line in the list
 let open = null; // { key, conversation, composer }
 let seen = null; // null: this browser has shown no list yet
@@ -43,9 +44,12 @@ const wanted = () => at().session || (NARROW.matches ? "" : [...chats.values()].
 const byTime = (one, other) => Date.parse(other.lastProgressAt) - Date.parse(one.lastProgressAt) || one.sessionKey.localeCompare(other.sessionKey);
 
 async function load() {
+  const askedAt = store.asking();
   const page = await ask("/v1/chats");
+  // An event that has come since is newer than the answer.
+  const newer = [...chats.values()].filter((one) => changedAt.get(one.sessionKey) >= askedAt);
   chats.clear();
-  for (const one of page.chats) chats.set(one.sessionKey, one);
+  for (const one of [...page.chats, ...newer]) chats.set(one.sessionKey, one);
   readSeen();
   drawList();
   if (!isHere()) return page.cursor;
@@ -93,6 +97,7 @@ const refresh = () => open?.conversation.refresh().catch((error) => showNotice("
 
 connection.on("chat", (chat) => {
   chats.set(chat.sessionKey, chat);
+  changedAt.set(chat.sessionKey, store.asking());
   if (!isHere()) return;
   drawList();
   if (open?.key === chat.sessionKey) refresh();

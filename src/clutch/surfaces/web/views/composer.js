@@ -60,8 +60,10 @@ export class Composer {
     this.submit();
   }
 
+  /** A key belongs to the text that was sent under it: a changed text is another message. */
   keep() {
-    this.draft = { text: this.text.value, key: this.draft.key };
+    const text = this.text.value;
+    this.draft = { text, key: text === this.draft.text ? this.draft.key : null };
     keepDraft(this.key, this.draft);
   }
 
@@ -83,10 +85,12 @@ export class Composer {
     const text = this.text.value.trim();
     if (!text || this.isSending) return;
     this.completion.close();
-    if (/^\/(stop)(\s+all)?$/.test(text) && this.conversation.chat?.children) return this.confirmStop(true, () => this.clear());
+    const stop = /^\/stop(\s+all)?$/.exec(text);
+    if (stop) return this.stopTyped(Boolean(stop[1]));
     if (text === "/help") { this.clear(); return this.showHelp(); }
-    this.draft.key ??= newKey();
     this.keep();
+    this.draft.key ??= newKey();
+    keepDraft(this.key, this.draft);
     await this.send();
   }
 
@@ -161,11 +165,31 @@ export class Composer {
 
   // ---- stopping ------------------------------------------------------------------------------------------
 
-  async stop() {
-    if (this.conversation.chat?.children) return this.confirmStop(false);
+  /** The button. It stops the turn; if subagents run, it asks whether they stop, too. */
+  stop() {
+    return this.stopping(async () => {
+      const running = await this.running();
+      if (running) this.confirmStop(running, false);
+      else await this.halt();
+    });
+  }
+
+  /** `/stop` ends the turn only, as in the terminal. `/stop all` asks before it stops subagents. */
+  stopTyped(isAll) {
+    return this.stopping(async () => {
+      const running = isAll ? await this.running() : 0;
+      if (running) return this.confirmStop(running, true, () => this.clear());
+      const isStopped = this.conversation.chat !== null && await this.halt();
+      this.clear();
+      if (!isStopped) this.conversation.say("No turn is running here.");
+    });
+  }
+
+  async stopping(act) {
+    if (this.stopButton.disabled) return;
     this.stopButton.disabled = true;
     try {
-      await this.halt();
+      await act();
     } catch (error) {
       put(this.said, connection.failed(error));
     } finally {
@@ -174,22 +198,33 @@ export class Composer {
   }
 
   async halt() {
-    await post(sessionPath(this.key, "halt"));
+    const { stopped } = await post(sessionPath(this.key, "halt"));
     await this.conversation.refresh();
+    return stopped;
+  }
+
+  /** How many subagents run for this conversation, in the whole tree. */
+  async running() {
+    let count = 0;
+    for (let cursor = ""; cursor !== null;) {
+      const page = await ask(`/v1/tasks?root=${encodeURIComponent(this.key)}&state=active&limit=200${cursor && `&cursor=${encodeURIComponent(cursor)}`}`);
+      count += page.tasks.length;
+      cursor = page.next;
+    }
+    return count;
   }
 
   /** Subagents work for this conversation: they stop only if the user says so. */
-  confirmStop(isWithChildren, done = () => null) {
-    const count = this.conversation.chat.children;
+  confirmStop(count, isWithSubagents, done = () => null) {
     const name = `${count} subagent${count === 1 ? "" : "s"}`;
     const all = h("input", { type: "checkbox" });
-    all.checked = isWithChildren;
+    all.checked = isWithSubagents;
     openDialog({
       title: "Stop this turn?",
       confirm: "Stop",
       danger: true,
       content: [h("p", { text: `The agent stops what it is doing. ${name} of this conversation ${count === 1 ? "is" : "are"} running, and ${count === 1 ? "continues" : "continue"} unless you stop ${count === 1 ? "it" : "them"}, too.` }),
-        field(`Stop ${name}, too, with everything below`, all)],
+        field(`Stop ${name}, too`, all)],
       act: async () => {
         if (all.checked) {
           const { text } = await post(sessionPath(this.key, "command"), { line: "/stop all" });

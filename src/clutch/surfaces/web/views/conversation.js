@@ -88,8 +88,9 @@ export class Conversation {
   }
 
   async readTasks() {
+    const askedAt = store.asking();
     const page = await ask(`/v1/tasks?root=${encodeURIComponent(this.key)}&limit=${TASKS}`);
-    page.tasks.forEach(store.keep);
+    for (const one of page.tasks) store.keep(one, askedAt);
     this.hasTasks = true;
   }
 

@@ -4,7 +4,7 @@
 
 import { ask } from "/web/api.js";
 import { connection } from "/web/connection.js";
-import { button, h, put, soon } from "/web/dom.js";
+import { breakable, button, h, put, soon } from "/web/dom.js";
 import { clock, duration, secondsText, size, tokens } from "/web/format.js";
 import { showNotice } from "/web/frame.js";
 import { overview } from "/web/store.js";
@@ -70,7 +70,7 @@ const configFile = h("p", { class: "quiet config-file" });
 const CONFIG_PROBLEM = "config-loaded"; // has a part of its own
 const findings = h("ul", { class: "findings" });
 const settings = new FigureTable("Settings in force", [
-  { title: "Setting in force", class: "c-key", cell: (row) => row.key },
+  { title: "Setting in force", class: "c-key", cell: (row) => h("span", {}, breakable(row.key)) },
   { title: "Value", class: "c-text", cell: (row) => h("code", { text: row.value }) },
   { title: "Default", class: "c-text c-wide", cell: (row) => h("code", { text: row.default }) },
   { title: "A change is loaded", class: "c-wide", cell: (row) => (row.needsRestart ? "after a restart" : "at once") },
@@ -212,7 +212,7 @@ function drawConfig() {
   if (said === null) return;
   const place = said.exists ? `File: ${said.file}` : `There is no config file (${said.file}); settings have their defaults.`;
   const program = said.fromProgram.length ? `\nThe program that runs this gateway sets ${said.fromProgram.join(", ")}; that wins over the file.` : "";
-  put(configFile, `${place}${program}`);
+  configFile.replaceChildren(...breakable(`${place}${program}`));
   const isBroken = said.findings.some((one) => ["invalid", "refused"].includes(one.state));
   const text = isBroken ? "File not loaded; the previous config is in force" : said.findings.length ? `${counted(said.findings.length, "change")} not in force` : "All of the file is in force";
   judge(config, isBroken ? "error" : said.findings.length ? "warning" : "ok", text);

@@ -63,10 +63,10 @@ async function show() {
 }
 
 async function fetchTask(id) {
+  const askedAt = store.asking();
   try {
-    const found = await ask(taskPath(id));
-    store.keep(found);
-    return found;
+    store.keep(await ask(taskPath(id)), askedAt);
+    return store.task(id);
   } catch (error) {
     if (shown?.id === id) place.replaceChildren(closeButton(), h("p", { role: "alert", text: connection.failed(error) }));
     return null;
@@ -190,8 +190,8 @@ async function act(task, verb) {
   put(said, "");
   try {
     await post(taskPath(task.taskId, `/${verb}`));
-    const now = await ask(taskPath(task.taskId));
-    store.keep(now);
+    const askedAt = store.asking();
+    store.keep(await ask(taskPath(task.taskId)), askedAt);
   } catch (error) {
     put(said, connection.failed(error));
   } finally {

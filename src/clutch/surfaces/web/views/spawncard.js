@@ -69,8 +69,9 @@ function parsed(text) {
 }
 
 async function fetchTask(id, card) {
+  const askedAt = store.asking();
   try {
-    store.keep(await ask(taskPath(id)));
+    store.keep(await ask(taskPath(id)), askedAt);
   } catch (error) {
     connection.failed(error);
     put(card.parts.status, error.code === "not_found" ? "deleted" : "unknown");

@@ -61,11 +61,12 @@ export const tasksView = {
 
 async function load() {
   const mine = ++loads;
+  const askedAt = store.asking();
   const [page] = await Promise.all([ask(query()), loadInbox()]);
   if (mine !== loads) return page.cursor; // another filter was chosen meanwhile
   listed.clear();
-  for (const one of page.tasks) { listed.add(one.taskId); store.keep(one); }
-  store.forgetAllBut(new Set([...listed, at().task]));
+  for (const one of page.tasks) { listed.add(one.taskId); store.keep(one, askedAt); }
+  store.forgetAllBut(new Set([...listed, at().task]), askedAt);
   next = page.next;
   isLoaded = true;
   if (!hasChoices) fillChoices();
@@ -76,9 +77,10 @@ async function load() {
 }
 
 async function loadMore() {
+  const [mine, askedAt] = [loads, store.asking()];
   const page = await ask(query(next)).catch((error) => { showNotice("view", connection.failed(error)); return null; });
-  if (!page) return;
-  for (const one of page.tasks) { listed.add(one.taskId); store.keep(one); }
+  if (!page || mine !== loads) return; // of another list
+  for (const one of page.tasks) { listed.add(one.taskId); store.keep(one, askedAt); }
   next = page.next;
   draw();
 }

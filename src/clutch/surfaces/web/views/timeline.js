@@ -35,6 +35,7 @@ let isRelative = true;
 let focused = null;
 let pointed = null;
 let reading = null;
+let loads = 0;
 let drawnAt = 0;
 const folded = new Set();
 const rows = new Map();
@@ -83,10 +84,11 @@ export const timelineView = {
 
 async function load() {
   const { task } = at();
-  const begun = performance.now();
+  const mine = ++loads;
+  const begun = store.asking();
   const answer = await ask(taskPath(task, "/timeline"));
-  if (at().task !== task || at().view !== "timeline") return answer.cursor;
-  for (const one of answer.lanes) store.keep({ ...one.task, segments: one.segments });
+  if (at().task !== task || at().view !== "timeline" || mine !== loads) return answer.cursor;
+  for (const one of answer.lanes) store.keep({ ...one.task, segments: one.segments }, begun);
   use(answer);
   load.tookMs = performance.now() - begun;
   showNotice("view", "");

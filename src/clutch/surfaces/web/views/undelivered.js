@@ -56,6 +56,7 @@ function query(cursor) {
 
 async function load() {
   const mine = ++loads;
+  const askedAt = store.asking();
   const [first] = await Promise.all([ask(query()), loadInbox()]);
   const found = [...first.tasks];
   let { next } = first;
@@ -66,7 +67,8 @@ async function load() {
   }
   if (mine !== loads) return first.cursor; // another filter was chosen meanwhile
   listed.clear();
-  for (const one of found) { listed.set(one.taskId, one); store.keep(one); }
+  for (const one of found) { listed.set(one.taskId, one); store.keep(one, askedAt); }
+  store.lookAgain(askedAt);
   isLoaded = true;
   showNotice("view", "");
   draw();
@@ -149,7 +151,8 @@ const nameOf = (task) => task.label || task.taskId;
 
 async function act(task, verb) {
   await post(taskPath(task.taskId, `/${verb}`));
-  store.keep(await ask(taskPath(task.taskId)));
+  const askedAt = store.asking();
+  store.keep(await ask(taskPath(task.taskId)), askedAt);
 }
 
 const actions = (task) => ({
