@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from clutch.cli.chat.stream import unread
 from clutch.core.messages import Answer, Call, Input, Results
 from clutch.ports import Delta, DeltaKind, ModelRequest, OnDelta
 from clutch.surfaces.http_client import task_path
 from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
+from tests.patience import PATIENCE_S
 from tests.surfaces.pseudo import Terminal, terminal
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import seen, spawned
@@ -262,6 +265,10 @@ def test_a_chat_that_is_opened_again_shows_the_last_messages_once(here: Served) 
         for number in range(5):
             person.type(f"message {number}\r")
             person.until(f"heard: message {number}")
+        # A reply that was shown is confirmed by the next request for replies.
+        deadline = time.monotonic() + PATIENCE_S
+        while [*unread(here.client, "agent:main:main")]:
+            assert time.monotonic() < deadline, "the last reply was never confirmed"
         left(person)
         assert rows_with(person, "── ") == [], "there was nothing to show at the first time"
     with terminal("chat", state=here.home, columns=160) as person:
