@@ -2,6 +2,8 @@
 
 const two = (number) => String(number).padStart(2, "0");
 
+export const counted = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
+
 export function duration(seconds) {
   const whole = Math.floor(Math.max(0, seconds));
   if (whole < 60) return whole ? `${whole}s` : "<1s";

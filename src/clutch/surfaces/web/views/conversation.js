@@ -50,6 +50,7 @@ export class Conversation {
     this.answer = null; // the last answer, whose calls may be open
     this.segments = []; // texts of model calls that are in no entry yet
     this.ended = new Set(); // runs whose end is shown
+    this.pieceAt = -Infinity; // when the last piece came
     this.isAtEnd = true;
     this.log?.replaceChildren();
   }
@@ -68,8 +69,10 @@ export class Conversation {
   async readAll() {
     do {
       this.again = false;
+      const askedAt = store.asking();
       const found = await this.read();
       if (this.isClosed) return;
+      this.hasNewerText = this.pieceAt >= askedAt; // the answer may not know yet of the turn that writes it
       this.around(() => (found ? this.apply(found) : this.showEmpty()));
       this.again ||= Boolean(found?.more);
     } while (this.again);
@@ -100,8 +103,11 @@ export class Conversation {
     if (!this.last) this.setEarlier(found.earlier);
     const fresh = found.messages.filter((one) => one.seq > this.last);
     for (const message of fresh) this.append(message, found.delivered);
-    if (!isWorking(this.chat)) this.dropSegments(found.turns);
-    this.drawTurns(found.turns);
+    if (!isWorking(this.chat) && this.hasNewerText) this.again = true; // until the answer is newer than the text
+    else {
+      if (!isWorking(this.chat)) this.dropSegments(found.turns);
+      this.drawTurns(found.turns);
+    }
     this.drawUnread(found.waiting);
     this.drawAsks();
     this.drawState();
@@ -167,7 +173,7 @@ export class Conversation {
 
   /** A piece of text, or the end of a model call, from the stream. */
   live(name, data) {
-    if (name === "assistant:text") this.segment().add(data.text);
+    if (name === "assistant:text") { this.pieceAt = store.asking(); this.segment().add(data.text); }
     else if (name === "usage" && this.segments.at(-1)?.text.trim()) this.segments.at(-1).isClosed = true;
     this.drawState();
   }

@@ -6,7 +6,7 @@ import { at, go, link, onMove } from "/web/address.js";
 import { ask } from "/web/api.js";
 import { connection } from "/web/connection.js";
 import { arrange, attribute, h, put } from "/web/dom.js";
-import { clock, minuteOf, money, tokens } from "/web/format.js";
+import { clock, counted, minuteOf, money, tokens } from "/web/format.js";
 import { showNotice } from "/web/frame.js";
 import { FigureTable, readAfterEvents } from "/web/views/table.js";
 
@@ -18,7 +18,6 @@ const LABELS_MAX = 8; // below the chart
 let found = null;
 let reads = 0;
 
-const counted = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 const zone = () => `UTC${OFFSET < 0 ? "−" : "+"}${String(Math.floor(Math.abs(OFFSET) / 60)).padStart(2, "0")}:${String(Math.abs(OFFSET) % 60).padStart(2, "0")}`;
 const grouping = () => (at().by in GROUPS ? at().by : "day");
 const period = () => (at().hours in PERIODS ? at().hours : "24");

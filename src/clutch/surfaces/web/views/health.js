@@ -5,13 +5,12 @@
 import { ask } from "/web/api.js";
 import { connection } from "/web/connection.js";
 import { breakable, button, h, put, soon } from "/web/dom.js";
-import { clock, duration, secondsText, size, tokens } from "/web/format.js";
+import { clock, counted, duration, secondsText, size, tokens } from "/web/format.js";
 import { showNotice } from "/web/frame.js";
 import { overview } from "/web/store.js";
 import { facts } from "/web/views/result.js";
 import { FigureTable, readAfterEvents } from "/web/views/table.js";
 
-const counted = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 const until = (moment) => `until ${clock(moment)} (${secondsText((Date.parse(moment) - Date.parse(found.at)) / 1000)})`;
 
 const AGAIN_MS = 2000;

@@ -76,9 +76,9 @@ export const timelineView = {
     space.replaceChildren(arrowLayer, line);
     const back = h("a", { class: "to-tasks", "data-local": true, href: link({ view: "tasks", task: at().task, tab: "activity" }), text: "‹ Tasks" });
     place.append(h("div", { class: "timeline-head" }, back, title, facts, toolbar), notice, legend(), grid, readout, player.bar);
-    new ResizeObserver(() => redraw()).observe(scroller);
   },
 };
+new ResizeObserver(() => { if (found) redraw(); }).observe(scroller);
 
 // ---- loading ---------------------------------------------------------------------------------------------
 
