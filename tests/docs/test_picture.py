@@ -74,4 +74,6 @@ def test_each_picture_of_the_dashboard_is_shown_in_a_page_and_loads_nothing() ->
     assert pictures
     assert [one.name for one in pictures if f"pictures/{one.name}" not in pages] == []
     for drawn_one in (one for one in pictures if one.suffix == ".svg"):
-        assert set(re.findall(r"https?://[^\s\"')]+", drawn_one.read_text())) <= {"http://www.w3.org/2000/svg"}
+        assert set(re.findall(r"https?://[^\s\"')]+", drawn_one.read_text())) <= {
+            "http://www.w3.org/2000/svg"
+        }
