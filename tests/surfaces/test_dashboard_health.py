@@ -18,6 +18,7 @@ from clutch.core.rate_limit import Bounds
 from clutch.errors import ConfigInvalid
 from clutch.models.rate_limiter import Throttled
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
+from clutch.tools.import_guard import GUARD
 from clutch.wiring.engine import SystemClock
 from tests.surfaces.served import FAST, Served, Slow, served
 from tests.surfaces.test_dashboard import opened, violations
@@ -39,7 +40,9 @@ class Failing(Slow):
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Served]:
+def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    # The guard belongs to the process, and knows the workspaces of tests that ran in it before.
+    monkeypatch.setattr(GUARD, "_roots", ())
     with served(tmp_path / "state", policy=FAST) as here:
         yield here
 

@@ -279,7 +279,7 @@ def test_a_family_stands_where_the_first_of_its_tasks_does() -> None:
     pairs = [("w", "b"), ("a", None), ("a1", "a"), ("b", None), ("b1", "b"), ("x", "y"), ("y", "x")]
     tasks = [{"taskId": name, "parentTaskId": parent} for name, parent in pairs]
     tops = nested(tasks)
-    assert [one["taskId"] for one in tops] == ["b", "a"]
+    assert [one["taskId"] for one in tops] == ["b", "a", "x", "y"]  # each other's parents stand last
     assert [one["taskId"] for one in tops[0]["nodes"]] == ["w", "b1"]
 
 
