@@ -173,8 +173,12 @@ export class Conversation {
 
   /** A piece of text, or the end of a model call, from the stream. */
   live(name, data) {
-    if (name === "assistant:text") { this.pieceAt = store.asking(); this.segment().add(data.text); }
-    else if (name === "usage" && this.segments.at(-1)?.text.trim()) this.segments.at(-1).isClosed = true;
+    if (name === "assistant:text") {
+      this.pieceAt = store.asking();
+      this.segment().add(data.text);
+      // The read of the end came before this piece: without another one the piece would stay below the whole answer.
+      if (this.chat && !isWorking(this.chat)) this.refresh().catch((error) => connection.failed(error));
+    } else if (name === "usage" && this.segments.at(-1)?.text.trim()) this.segments.at(-1).isClosed = true;
     this.drawState();
   }
 
