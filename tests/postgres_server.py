@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import pytest
 
 from clutch.testing.postgres import PostgresServer, temporary_server
+from tests.patience import PATIENCE_S
 
 _numbers = itertools.count(1)
 
@@ -41,3 +44,23 @@ def postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.execute(f"CREATE DATABASE {name}")
     yield postgres_server.dsn(name)
     postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def standby(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """A running server that streams from `primary`: `promote()` makes it the new primary, `primary.demote()` leaves the
+    old one up and read-only. `caught_up(primary, standby)` between the two loses no commit."""
+    copy = primary.standby()
+    copy.start()
+    try:
+        yield copy
+    finally:
+        copy.stop()
+
+
+def caught_up(primary: PostgresServer, copy: PostgresServer) -> None:
+    """Return when the standby has replayed all that the primary has written until now."""
+    written = primary.execute("SELECT pg_current_wal_lsn()").strip()
+    give_up_at = time.monotonic() + PATIENCE_S
+    while copy.execute(f"SELECT pg_last_wal_replay_lsn() >= '{written}'").strip() != "t":
+        assert time.monotonic() < give_up_at, "the standby does not catch up"

@@ -117,6 +117,31 @@ class PostgresServer:
             self._keeper.communicate(wish)
             self._keeper = None
 
+    def standby(self) -> PostgresServer:
+        """A server in a directory of its own that streams from this running one. Not started yet."""
+        copy = temporary_server(fsync=self._fsync)
+        copy._own_directory()
+        self._account.run(
+            str(self.programs / "pg_basebackup"), "-d", self.dsn(), "-D", str(copy._directory / "data"),
+            "--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync",
+            cwd=Path("/"),
+        )  # fmt: skip
+        return copy
+
+    def promote(self) -> None:
+        """A standby becomes a primary; waits until it takes writes."""
+        self._control("promote", "-w", "-t", "60")
+
+    def demote(self, *, is_read_only: bool = True) -> None:
+        """Refuse writes from now on, also on connections that are open; the server stays up, as after a failover."""
+        word = "on" if is_read_only else "off"
+        self.execute(f"ALTER SYSTEM SET default_transaction_read_only = {word}", "SELECT pg_reload_conf()")
+
+    def _control(self, *arguments: str) -> None:
+        self._account.run(
+            str(self.programs / "pg_ctl"), "-D", str(self._directory / "data"), *arguments, cwd=Path("/")
+        )
+
     @property
     def pid(self) -> int:
         return int((self._directory / "data" / "postmaster.pid").read_text().splitlines()[0])
@@ -135,10 +160,13 @@ class PostgresServer:
             *commands, self.dsn(database), cwd=Path("/"),
         )  # fmt: skip
 
-    def _initialise(self) -> None:
+    def _own_directory(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
         if self._account.user is not None and self._account.group is not None:
             os.chown(self._directory, self._account.user, self._account.group)
+
+    def _initialise(self) -> None:
+        self._own_directory()
         self._account.run(
             str(self.programs / "initdb"), "-D", str(self._directory / "data"), "-U", "postgres",
             "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions",
