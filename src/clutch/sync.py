@@ -16,22 +16,19 @@ import atexit
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, overload
 
 from typing_extensions import TypeVar
 
 from clutch import wiring
 from clutch.api import handles
-from clutch.api.handles import Event, KillResult, Question, TaskResult
+from clutch.api.handles import Event, TaskResult
 from clutch.api.handles import Task as AsyncTask
-from clutch.api.slash import MAIN_SESSION
-from clutch.api.spawn import OnFullWord
-from clutch.api.task_info import TaskInfo, Why
 from clutch.channels import Webhook
 from clutch.core.agents import Agent
-from clutch.core.model import TaskStatus
 from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.models.provider import Provider
@@ -41,6 +38,7 @@ from clutch.runtimes.function import Function
 from clutch.tools.registry import ToolSettings
 from clutch.wiring.engine import NO_CHANNELS
 
+P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V", default=Any)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,6 +115,42 @@ class _Loop:
             self.run(stream.aclose())
 
 
+def _of_task(
+    method: Callable[Concatenate[AsyncTask[V], P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Task[V], P], T]:
+    """Return the method of `clutch.Task` as one that blocks: the same name, parameters and description."""
+
+    @wraps(method)
+    def blocking(self: Task[V], /, *args: P.args, **named: P.kwargs) -> T:
+        return self._loop.run(method(self._task, *args, **named))
+
+    return blocking
+
+
+def _of_clutch(
+    method: Callable[Concatenate[wiring.Clutch, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Clutch, P], T]:
+    """Return the method of `clutch.Clutch` as one that blocks."""
+
+    @wraps(method)
+    def blocking(self: Clutch, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._loop.run(method(self._clutch, *args, **named))
+
+    return blocking
+
+
+def _held(
+    method: Callable[Concatenate[wiring.Clutch, P], Coroutine[Any, Any, AsyncTask[V]]],
+) -> Callable[Concatenate[Clutch, P], Task[V]]:
+    """Return the method of `clutch.Clutch` that gives a task as one that blocks, and whose task does."""
+
+    @wraps(method)
+    def blocking(self: Clutch, /, *args: P.args, **named: P.kwargs) -> Task[V]:
+        return Task(self._loop, self._loop.run(method(self._clutch, *args, **named)))
+
+    return blocking
+
+
 class Task(Generic[V]):
     """A handle on a durable task. The task does not depend on it: `Clutch.get(id)` returns another handle."""
 
@@ -126,10 +160,6 @@ class Task(Generic[V]):
 
     def __repr__(self) -> str:
         return repr(self._task)
-
-    def result(self, timeout: float | None = None) -> TaskResult[V]:
-        """Wait for the end of the task. Raises TimeoutError after `timeout` seconds; the task keeps running."""
-        return self._loop.run(self._task.result(timeout))
 
     def on_done(self, call: Callable[[TaskResult[V]], None]) -> None:
         """Call `call` with the result when the task ends, in the thread of this Clutch."""
@@ -143,74 +173,24 @@ class Task(Generic[V]):
         """Yield the text of the task as the model writes it, from now on, until the task ends."""
         return self._loop.each(self._task.stream())
 
-    def status(self) -> TaskStatus:
-        """Return the status that every surface shows: "queued", "running", "needs approval", "done" …"""
-        return self._loop.run(self._task.status())
-
-    def done(self) -> bool:
-        """Return whether the task has ended, with any outcome."""
-        return self._loop.run(self._task.done())
-
-    def info(self) -> TaskInfo:
-        """Return the task as every surface shows it: status, usage, delivery, plan, evidence."""
-        return self._loop.run(self._task.info())
-
-    def why(self) -> Why:
-        """Explain the status: the timeline, the delivery attempts, and what blocks the task."""
-        return self._loop.run(self._task.why())
-
-    def read_file(self, name: str) -> bytes:
-        """Return a file of the result, as long as it is kept. Raises NotFound."""
-        return self._loop.run(self._task.read_file(name))
-
-    def kill(self, reason: str = "killed", *, dry_run: bool = False) -> KillResult:
-        """Kill the task and all tasks below it, and return what stopped and what is still stopping. `dry_run`: return
-        what would stop, and stop nothing."""
-        return self._loop.run(self._task.kill(reason, dry_run=dry_run))
-
-    def steer(self, text: str) -> None:
-        """Replace what the task does now by a new instruction. Raises NotPossible for a finished task."""
-        self._loop.run(self._task.steer(text))
-
-    def send(self, text: str, *, wait_seconds: float | None = None) -> str | None:
-        """Send a follow-up message and return the first reply; None when there is none within the time."""
-        return self._loop.run(self._task.send(text, wait_seconds=wait_seconds))
-
-    def pause(self) -> tuple[str, ...]:
-        """Pause the task and all tasks below it at their next step. Returns the tasks that changed."""
-        return self._loop.run(self._task.pause())
-
-    def resume(self) -> tuple[str, ...]:
-        """Resume a paused task and all tasks below it. Returns the tasks that changed."""
-        return self._loop.run(self._task.resume())
-
-    def retry(self, text: str = "") -> None:
-        """Start a finished task again from an empty transcript; `text` is added to it."""
-        self._loop.run(self._task.retry(text))
-
-    def continue_(self, text: str) -> None:
-        """Resume a finished task in its transcript; `text` says what to do next."""
-        self._loop.run(self._task.continue_(text))
-
-    def approve(self, plan_hash: str, text: str = "") -> None:
-        """Approve the plan with this hash. Raises PlanChanged when there is another one by now."""
-        self._loop.run(self._task.approve(plan_hash, text))
-
-    def reject(self, plan_hash: str, reason: str, *, then: Literal["revise", "end"] | None = None) -> None:
-        """Reject the plan with this hash. `then`: another round, or the end; None = as `plan.onReject` says."""
-        self._loop.run(self._task.reject(plan_hash, reason, then=then))
-
-    def archive(self) -> None:
-        """Archive the finished task: it leaves the lists and the limit of its parent."""
-        self._loop.run(self._task.archive())
-
-    def redeliver(self) -> None:
-        """Deliver an undelivered result again."""
-        self._loop.run(self._task.redeliver())
-
-    def dismiss(self) -> None:
-        """Discard an undelivered result; it stays readable."""
-        self._loop.run(self._task.dismiss())
+    result = _of_task(AsyncTask.result)
+    status = _of_task(AsyncTask.status)
+    done = _of_task(AsyncTask.done)
+    info = _of_task(AsyncTask.info)
+    why = _of_task(AsyncTask.why)
+    read_file = _of_task(AsyncTask.read_file)
+    kill = _of_task(AsyncTask.kill)
+    steer = _of_task(AsyncTask.steer)
+    send = _of_task(AsyncTask.send)
+    pause = _of_task(AsyncTask.pause)
+    resume = _of_task(AsyncTask.resume)
+    retry = _of_task(AsyncTask.retry)
+    continue_ = _of_task(AsyncTask.continue_)
+    approve = _of_task(AsyncTask.approve)
+    reject = _of_task(AsyncTask.reject)
+    archive = _of_task(AsyncTask.archive)
+    redeliver = _of_task(AsyncTask.redeliver)
+    dismiss = _of_task(AsyncTask.dismiss)
 
 
 class Clutch:
@@ -293,77 +273,12 @@ class Clutch:
             raise ClutchError(NOT_OPEN)
         return self._running
 
-    def _held(self, task: AsyncTask[V]) -> Task[V]:
-        return Task(self._loop, task)
-
     # ---- tasks ---------------------------------------------------------------------------------------
 
-    def spawn(
-        self,
-        prompt: str,
-        *,
-        label: str | None = None,
-        agent_id: str | None = None,
-        model: str | None = None,
-        thinking: str | None = None,
-        run_timeout_seconds: float | None = None,
-        cleanup: Literal["keep", "delete"] = "keep",
-        plan_mode: bool = False,
-        mode: Literal["run", "session"] | None = None,
-        thread: bool = False,
-        notify_parent: bool | None = None,
-        context: Literal["isolated", "fork"] = "isolated",
-        workspace: Literal["inherit", "isolated"] | None = None,
-        cwd: str | None = None,
-        sandbox: Literal["inherit", "require"] = "inherit",
-        tools: Sequence[str] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        output_type: type[V] | None = None,
-        runtime: str | None = None,
-        attachments: Mapping[str, str | bytes] | None = None,
-        idempotency_key: str | None = None,
-        session: str = MAIN_SESSION,
-        on_full: OnFullWord | None = None,
-    ) -> Task[V]:
-        """Spawn a task, which is on disk when this returns; `clutch.Clutch.spawn` explains the parameters.
-
-        Raises InvalidInput, SpawnRefused, IdempotencyConflict."""
-        return self._held(self._loop.run(self._clutch.spawn(**_given(locals()))))
-
-    def check_spawn(
-        self,
-        prompt: str,
-        *,
-        label: str | None = None,
-        agent_id: str | None = None,
-        model: str | None = None,
-        thinking: str | None = None,
-        run_timeout_seconds: float | None = None,
-        cleanup: Literal["keep", "delete"] = "keep",
-        plan_mode: bool = False,
-        mode: Literal["run", "session"] | None = None,
-        thread: bool = False,
-        notify_parent: bool | None = None,
-        context: Literal["isolated", "fork"] = "isolated",
-        workspace: Literal["inherit", "isolated"] | None = None,
-        cwd: str | None = None,
-        sandbox: Literal["inherit", "require"] = "inherit",
-        tools: Sequence[str] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        output_type: type[V] | None = None,
-        runtime: str | None = None,
-        attachments: Mapping[str, str | bytes] | None = None,
-        idempotency_key: str | None = None,
-        session: str = MAIN_SESSION,
-    ) -> Mapping[str, Any]:
-        """Return what `spawn` with these arguments would answer now, and create nothing. Raises InvalidInput."""
-        return self._loop.run(self._clutch.check_spawn(**_given(locals())))
-
-    def get(self, task_id: str, *, output_type: type[V] | None = None) -> Task[V]:
-        """Return a task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""
-        return self._held(self._loop.run(self._clutch.get(task_id, output_type=output_type)))
+    spawn = _held(wiring.Clutch.spawn)
+    get = _held(wiring.Clutch.get)
+    check_spawn = _of_clutch(wiring.Clutch.check_spawn)
+    map = _of_clutch(wiring.Clutch.map)
 
     def tasks(
         self,
@@ -377,7 +292,7 @@ class Clutch:
     ) -> list[Task[Any]]:
         """Return tasks: those that need the user, undelivered results, active tasks, then the newest finished."""
         found = self._loop.run(self._clutch.tasks(**_given(locals())))
-        return [self._held(task) for task in found]
+        return [Task(self._loop, task) for task in found]
 
     def gather(self, *tasks: Task[V]) -> list[TaskResult[V]]:
         """Wait for all tasks and return their results in this order, whatever the outcomes. Raises InvalidInput."""
@@ -391,93 +306,21 @@ class Clutch:
         for task, result in self._loop.each(handles.as_completed([task._task for task in known.values()])):
             yield known[task.id], result
 
-    def map(
-        self,
-        items: Iterable[T],
-        prompt: Callable[[T], str],
-        *,
-        name: str,
-        key: Callable[[T], str] = str,
-        concurrency: int = 8,
-        retries: int = 0,
-        on_result: Callable[[T, TaskResult[V]], None] | None = None,
-        session: str | None = None,
-        agent_id: str | None = None,
-        model: str | None = None,
-        thinking: str | None = None,
-        run_timeout_seconds: float | None = None,
-        cleanup: Literal["keep", "delete"] = "keep",
-        plan_mode: bool = False,
-        mode: Literal["run", "session"] | None = None,
-        thread: bool = False,
-        notify_parent: bool | None = None,
-        context: Literal["isolated", "fork"] = "isolated",
-        workspace: Literal["inherit", "isolated"] | None = None,
-        cwd: str | None = None,
-        sandbox: Literal["inherit", "require"] = "inherit",
-        tools: Sequence[str] | None = None,
-        budget: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        output_type: type[V] | None = None,
-        runtime: str | None = None,
-        attachments: Mapping[str, str | bytes] | None = None,
-    ) -> list[TaskResult[V]]:
-        """Run one task for every item, `prompt(item)`, and return their results in the order of the items.
-
-        `clutch.Clutch.map` explains the parameters. `on_result` is called in the thread of the engine."""
-        return self._loop.run(self._clutch.map(**_given(locals())))
-
     def events(self) -> Iterator[Event]:
         """Yield the events from now on: text as it comes, tools, usage, starts and ends."""
         return self._loop.each(self._clutch.events())
 
     # ---- the inbox, and main agents ------------------------------------------------------------------
 
-    def inbox(self) -> list[Question]:
-        """Return everything that waits for a decision of the user, plans included, oldest first."""
-        return self._loop.run(self._clutch.inbox())
-
-    def answer(
-        self, question: Question, decision: Literal["approve", "reject", "answer"], text: str = ""
-    ) -> None:
-        """Answer a question; its run resumes. Raises UnknownQuestion, PlanChanged."""
-        self._loop.run(self._clutch.answer(question, decision, text))
-
-    def say(self, text: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None) -> str:
-        """Send a user's message to a main agent and return the id of its letter; `reply` has the answer."""
-        return self._loop.run(self._clutch.say(text, session=session, idempotency_key=idempotency_key))
-
-    def reply(self, *, session: str = MAIN_SESSION) -> str:
-        """Wait for the oldest reply of this main agent that was not returned yet. Each is returned once."""
-        return self._loop.run(self._clutch.reply(session=session))
-
-    def command(self, line: str, *, session: str = MAIN_SESSION, idempotency_key: str | None = None) -> str:
-        """Run a slash command and return its answer."""
-        return self._loop.run(self._clutch.command(line, session=session, idempotency_key=idempotency_key))
-
-    def notify(self, text: str, *, session: str = MAIN_SESSION) -> bool:
-        """Report an event, which the main agent reads in its next turn."""
-        return self._loop.run(self._clutch.notify(text, session=session))
-
-    def wake(self, *, session: str = MAIN_SESSION) -> None:
-        """Start a turn of the main agent if it has an event or a HEARTBEAT.md to look at."""
-        self._loop.run(self._clutch.wake(session=session))
-
-    def receive_thread_message(
-        self,
-        channel: str,
-        thread: str,
-        text: str,
-        *,
-        account: str = "",
-        idempotency_key: str | None = None,
-    ) -> None:
-        """Pass on a message from a thread of a channel to the child that the thread is bound to."""
-        self._loop.run(self._clutch.receive_thread_message(**_given(locals())))
-
-    def wait_idle(self, *, session: str = MAIN_SESSION) -> None:
-        """Wait until no work is left in this session and below it."""
-        self._loop.run(self._clutch.wait_idle(session=session))
+    inbox = _of_clutch(wiring.Clutch.inbox)
+    answer = _of_clutch(wiring.Clutch.answer)
+    say = _of_clutch(wiring.Clutch.say)
+    reply = _of_clutch(wiring.Clutch.reply)
+    command = _of_clutch(wiring.Clutch.command)
+    notify = _of_clutch(wiring.Clutch.notify)
+    wake = _of_clutch(wiring.Clutch.wake)
+    receive_thread_message = _of_clutch(wiring.Clutch.receive_thread_message)
+    wait_idle = _of_clutch(wiring.Clutch.wait_idle)
 
     # ---- functions of the program --------------------------------------------------------------------
 
