@@ -12,6 +12,7 @@ The pipe ends when this process does, however it dies, so no server is left behi
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -117,9 +118,22 @@ class PostgresServer:
             self._keeper.communicate(wish)
             self._keeper = None
 
-    def standby(self) -> PostgresServer:
-        """A server in a directory of its own that streams from this running one. Not started yet."""
-        copy = temporary_server(fsync=self._fsync)
+    def restart(self) -> None:
+        """Crash and start again; also starts a server that has ended by itself, e.g. because its disk was full."""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGQUIT)
+        self._end("keep\n")
+        self.start()
+
+    def standby(self, directory: Path | None = None) -> PostgresServer:
+        """A server in a directory of its own that streams from this running one. Not started yet.
+
+        Data in a given directory is replaced: the old primary becomes the standby of the new one."""
+        if directory is None:
+            copy = temporary_server(fsync=self._fsync)
+        else:
+            shutil.rmtree(directory / "data", ignore_errors=True)
+            copy = PostgresServer(directory, fsync=self._fsync)
         copy._own_directory()
         self._account.run(
             str(self.programs / "pg_basebackup"), "-d", self.dsn(), "-D", str(copy._directory / "data"),
@@ -141,6 +155,11 @@ class PostgresServer:
         self._account.run(
             str(self.programs / "pg_ctl"), "-D", str(self._directory / "data"), *arguments, cwd=Path("/")
         )
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are, and its socket `.s.PGSQL.5432`."""
+        return self._directory
 
     @property
     def pid(self) -> int:
