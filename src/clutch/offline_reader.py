@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from clutch.core.server_exam import ServerFacts
 from clutch.errors import InvalidInput, StoreIOError
 from clutch.store import dialect
 from clutch.store.dialect import Dialect
@@ -86,6 +87,13 @@ def looking_at_server(dsn: str) -> Iterator[Look]:
             yield look
         finally:
             runner.run(link.close())
+
+
+def server_facts(dsn: str) -> ServerFacts:
+    """Examine a PostgreSQL server, with or without tables of Clutch. Raises StoreLost."""
+    from clutch.store.postgres_exam import examine
+
+    return examine(dsn)
 
 
 def _look(ask: Callable[[Start], TransactionOutcome]) -> Look:

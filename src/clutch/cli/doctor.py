@@ -308,10 +308,14 @@ def _tell(report: DoctorReport) -> None:
 
 
 def examine(home: Path, *, is_online: bool = False, database: str | None = None) -> DoctorReport:
-    """Run all checks. `database` is a server that the config does not name."""
+    """Run all checks; with `database` those of that PostgreSQL server alone, whatever this machine has."""
     from clutch.offline_reader import DATABASE_FILE
     from clutch.wiring import sandbox_offer
 
+    if database is not None:
+        server = DoctorReport([])
+        _examine_server(database, server, is_served=False)
+        return server
     offer = sandbox_offer()
     sandbox = Check("sandbox", offer.is_ok, offer.detail, offer.remedy)
     if not home.exists():
@@ -331,8 +335,8 @@ def examine(home: Path, *, is_online: bool = False, database: str | None = None)
     # The gateway reports a failed MCP server with its error.
     known = {check.id for check in loops}
     report.checks.extend(check for check in told if check.id not in known)
-    if server := database or configured:
-        _examine_server(server, report, is_served=bool(loops))
+    if configured:
+        _examine_server(configured, report, is_served=bool(loops))
     elif (home / DATABASE_FILE).exists():
         _examine_tables(home, report, is_served=bool(loops))
     return report
@@ -396,19 +400,23 @@ def _examine_tables(home: Path, report: DoctorReport, *, is_served: bool) -> Non
 
 
 def _examine_server(dsn: str, report: DoctorReport, *, is_served: bool) -> None:
-    """Check a PostgreSQL database beside its workers. Slow queries are cancelled."""
-    from clutch.offline_reader import looking_at_server, newest
+    """Check a PostgreSQL server and the tables on it, beside its workers. Slow queries are cancelled."""
+    from clutch.core.server_exam import findings
+    from clutch.offline_reader import looking_at_server, newest, server_facts
 
     try:
+        facts = server_facts(dsn)
+        report.checks.extend(Check(one.id, one.is_ok, one.detail, one.remedy) for one in findings(facts))
+        if not facts.has_tables:
+            report.checks.append(Check("database", True, "answers; no gateway has created its tables yet"))
+            return
         with looking_at_server(dsn) as look:
             report.checks.append(of_clock(look(newest)))
             unasked = _ask_promises(look, report, is_served=is_served, is_sqlite=False)
             told = f"answers; {unasked} invariants took too long to check" if unasked else "answers"
             report.checks.append(Check("database", True, told))
     except ClutchError as error:
-        report.checks.append(
-            Check("database", False, str(error), "start the server, or correct `database` in the config")
-        )
+        report.checks.append(Check("database", False, str(error), "start the server, or correct its address"))
 
 
 def _ask_promises(

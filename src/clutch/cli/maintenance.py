@@ -126,7 +126,10 @@ def doctor(
     ] = None,
     database: Annotated[
         str | None,
-        typer.Option(help="Check this PostgreSQL: postgresql://…", show_default=False),
+        typer.Option(
+            help="Examine this PostgreSQL server alone: postgresql://… Any server, also without Clutch.",
+            show_default=False,
+        ),
     ] = None,
     state: State = None,
     as_json: AsJson = False,

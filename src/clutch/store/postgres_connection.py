@@ -107,6 +107,11 @@ class PostgresSettings:
     readers: int = 4
     application_name: str = "clutch"
 
+    @property
+    def connections_max(self) -> int:
+        """Return how many connections a gateway opens: beside these, one for hints and one for its process lock."""
+        return self.pumps + self.alone_connections + self.readers + 2
+
     def server_settings(self) -> dict[str, str]:
         return {
             "application_name": self.application_name,
