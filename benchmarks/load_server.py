@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from clutch.api.shutdown import Leaving
+from clutch.api.gateway import Leaving
 from clutch.cli.serve import collect_rarely, share_one_heap
 from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Lane

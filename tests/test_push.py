@@ -26,8 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.policy import Serving
-from clutch.core.push import (
+from clutch.core.devices import (
     PushKey,
     PushKind,
     Subscription,
@@ -38,6 +37,7 @@ from clutch.core.push import (
     notification_text,
     parse_notification,
 )
+from clutch.core.policy import Serving
 from clutch.errors import InvalidInput
 from clutch.push import PushChannel, encrypt, new_key, signed
 from clutch.surfaces.http.browser import SESSIONS_MAX

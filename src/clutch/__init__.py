@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         Work,
     )
     from clutch.core.questions import QuestionKind
-    from clutch.core.text.results import PayloadMode
+    from clutch.core.text.tasks import PayloadMode
     from clutch.core.views import HistoryLimits
     from clutch.errors import (
         ClutchError,
@@ -257,7 +257,7 @@ _PUBLIC: dict[str, str] = {
         "Notify OnBudget OnOrphan OnReject Policy QueueMode Serving Taint Threads Work"
     ),
     "clutch.core.questions": "QuestionKind",
-    "clutch.core.text.results": "PayloadMode",
+    "clutch.core.text.tasks": "PayloadMode",
     "clutch.core.views": "HistoryLimits",
     "clutch.ports": (
         "Channel Delta DeltaKind ModelError ModelRequest Models Runtime RuntimeJob ToolContext "

@@ -10,9 +10,9 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Handed, Side
+from clutch.core.devices import PushKey, Subscription
 from clutch.core.messages import Answer, Call, Transcript, Usage
 from clutch.core.model import Definition, Hook, Thinking, ToolOffer
-from clutch.core.push import PushKey, Subscription
 from clutch.core.rate_limit import ProviderLimit
 from clutch.core.session_tools import SessionCall
 from clutch.core.spawn import SpawnRequest

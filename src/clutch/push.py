@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from clutch.core.policy import Serving
-from clutch.core.push import (
+from clutch.core.devices import (
     STALE_S,
     PushKey,
     PushKind,
@@ -26,6 +25,7 @@ from clutch.core.push import (
     parse_notification,
     payload,
 )
+from clutch.core.policy import Serving
 from clutch.errors import InvalidInput, extra
 from clutch.ports import Subscriptions
 

@@ -34,7 +34,7 @@ from clutch.api.task_info import (
 )
 from clutch.core.budget import Budget, BudgetKind
 from clutch.core.model import Delivery, DeliveryStatus, Outcome, Path, Phase, Reason, TaskStatus
-from clutch.core.text.results import freeze
+from clutch.core.text.tasks import freeze
 from clutch.core.views import (
     CurrentTool,
     DeliveryView,

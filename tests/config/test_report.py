@@ -8,8 +8,8 @@ import pytest
 
 from clutch.config.report import report
 from clutch.config.sources import ConfigSource, GivenConfig
-from clutch.core.health import ConfigReport, FindingState
 from clutch.core.policy import Policy
+from clutch.core.views import ConfigReport, FindingState
 from clutch.surfaces.discovery import Loaded
 
 SECRET = "hunter2secret"

@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.activity import (
+from clutch.core.model import WORKING, Phase, Reason
+from clutch.core.status import (
     SEGMENTS_MAX,
     Activity,
     Change,
@@ -16,7 +17,6 @@ from clutch.core.activity import (
     segments,
     transcript_activity,
 )
-from clutch.core.model import WORKING, Phase, Reason
 
 CREATED = 1000.0
 activities = st.none() | st.sampled_from(Activity)

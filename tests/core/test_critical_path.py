@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core.activity import Activity, Segment
-from clutch.core.critical_path import PathStage, TaskSpans, critical_path
+from clutch.core.status import Activity, Segment
+from clutch.core.timeline import PathStage, TaskSpans, critical_path
 
 T, W, Q, D = Activity.THINKING, Activity.SUBAGENTS, Activity.QUEUED, Activity.DELIVERING
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.core.budget import Budget, BudgetKind, raised
-from clutch.core.questions import ALLOWED, Decision, QuestionKind
-from clutch.core.text.decisions import DecisionContext, consequences
+from clutch.core.questions import ALLOWED, Decision, DecisionContext, QuestionKind, consequences
 
 TASK = DecisionContext(is_task=True)
 IN = replace(TASK, directory="/home/ada", is_sandboxed=True)

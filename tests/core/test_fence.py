@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clutch.core.text.format import is_plain, plain_json
-from clutch.core.text.results import Fenced, fence, parse_fences
+from clutch.core.text.tasks import Fenced, fence, parse_fences
 from tests.examples import examples, scaled
 
 NONCE = "0123456789abcdef0123456789abcdef"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clutch.core.authority import Peers
 from clutch.core.session_tools import Exchange, Stage, answered, begins, dump, load
 from clutch.core.text.announce import peer_message
-from clutch.core.text.results import parse_fences
+from clutch.core.text.tasks import parse_fences
 from clutch.errors import InvalidInput
 
 A, B, C = (1, "agent:a:main"), (2, "agent:b:main"), (3, "agent:c:main")

@@ -38,7 +38,7 @@ from clutch.core.text.prompts import (
     system_prompt,
     wrap_up_note,
 )
-from clutch.core.text.results import (
+from clutch.core.text.tasks import (
     PayloadMode,
     Silence,
     fence,

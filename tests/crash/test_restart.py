@@ -20,7 +20,7 @@ PROGRAM = """
 import asyncio, json, os, signal, sys
 from clutch import Clutch, Policy
 from clutch.cli.serve import _stop_on_signals
-from clutch.api.shutdown import Leaving
+from clutch.api.gateway import Leaving
 from clutch.core.messages import Answer, Call, Results
 from clutch.core.policy import Limits, Work, Lane
 

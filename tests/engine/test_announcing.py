@@ -13,7 +13,7 @@ from clutch.core.messages import Answer, Input
 from clutch.core.model import Delivery, Lane, Phase
 from clutch.core.policy import Announcing, Limits, QueueMode, Work
 from clutch.ports import ModelError, ModelRequest, Trouble
-from clutch.transactions import control, timeline
+from clutch.transactions import control, inbox
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
 
@@ -55,7 +55,7 @@ async def test_requester_that_is_busy_for_an_hour_burns_no_attempt(build: Build)
         assert await house.rows("SELECT COUNT(*) FROM deliveries") == [(1,)]
     may_end.set()
     task = await house.until_phase("child", Phase.COMPLETED)
-    _, attempt = await house.db.read(timeline.attempts, task.id)
+    _, attempt = await house.db.read(inbox.attempts, task.id)
     assert (attempt.attempt, attempt.outcome, attempt.path) == (1, "delivered", "queued")
     assert attempt.tried == (("direct-primary", "requester-busy"),)
 

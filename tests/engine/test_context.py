@@ -18,7 +18,7 @@ from clutch.core.model import LetterKind
 from clutch.core.policy import Limits, Policy
 from clutch.core.text import prompts
 from clutch.core.text.prompts import ChildBrief
-from clutch.core.text.results import parse_fences
+from clutch.core.text.tasks import parse_fences
 from clutch.engine import prompt
 from clutch.engine.prompt import Documents, Surroundings, compacted, overhead_bytes, spilled
 from clutch.ports import ModelError, ModelRequest, ToolFailed, ToolSpec, Trouble

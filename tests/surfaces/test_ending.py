@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from clutch.api.gateway import Leaving
 from clutch.api.problems import error_of
-from clutch.api.shutdown import Leaving
 from clutch.cli import serve
 from clutch.errors import Draining, NoGateway
 from clutch.surfaces import discovery

@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from clutch.api import objects, views
-from clutch.api.explanations import why
+from clutch.api.timeline import why
 from clutch.cli import output
 from clutch.core import ids
 from clutch.core.model import RETRYABLE, Delivery, Reason, TaskStatus

@@ -26,7 +26,7 @@ from clutch.cli.chat.stream import ChatEvent, ChatReply, EventListener, Notices,
 from clutch.cli.chat.terminal import Complete, Key, Screen
 from clutch.cli.output import print_object
 from clutch.cli.show import nested
-from clutch.core.mentions import FILE_BYTES_MAX
+from clutch.core.attachments import FILE_BYTES_MAX
 from clutch.core.policy import Notify
 from clutch.errors import InvalidInput
 from tests.surfaces.display import Display

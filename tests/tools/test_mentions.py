@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clutch.core import mentions
+from clutch.core import attachments
 from clutch.errors import InvalidInput
 from clutch.tools.mentions import NAMES_MAX, WorkspaceMentions
 
@@ -65,7 +65,7 @@ def test_a_file_that_may_not_be_read_is_refused(root: Path, name: str, why: str)
     (root / "state" / "deeper").mkdir(parents=True)
     for one in ("state/lock", "state/token", "state/deeper/notes"):
         (root / one).write_text("secret")
-    (root / "large").write_bytes(b"x" * (mentions.FILE_BYTES_MAX + 1))
+    (root / "large").write_bytes(b"x" * (attachments.FILE_BYTES_MAX + 1))
     (root / "binary").write_bytes(b"\xff")
     with pytest.raises(InvalidInput, match=why):
         with_files(f"read @{name}", root)
@@ -108,14 +108,14 @@ def test_a_state_directory_is_not_offered(root: Path) -> None:
 
 @given(st.text())
 def test_a_text_without_files_stays_as_it_is(text: str) -> None:
-    assert mentions.with_files(text, lambda _: None) == text
+    assert attachments.with_files(text, lambda _: None) == text
 
 
 @given(st.text(), st.text(alphabet="`\nx", max_size=20))
 def test_a_file_cannot_leave_its_fence(text: str, body: str) -> None:
-    whole = mentions.with_files("@name", lambda _: body.encode())
+    whole = attachments.with_files("@name", lambda _: body.encode())
     fence = whole.splitlines()[3]
     assert set(fence) == {"`"}
     assert fence not in body
     assert whole.endswith(f"\n{fence}")
-    assert [name for name in mentions.mentioned(text) if "@" in name[:1] or not name] == []
+    assert [name for name in attachments.mentioned(text) if "@" in name[:1] or not name] == []

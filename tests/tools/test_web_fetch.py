@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from clutch.core.text.results import parse_fences
+from clutch.core.text.tasks import parse_fences
 from clutch.ports import ToolContext, ToolFailed
 from clutch.tools import html_text
 from clutch.tools.registry import standard_tools

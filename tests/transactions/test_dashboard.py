@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from clutch.core.activity import Activity
 from clutch.core.ids import task_id
+from clutch.core.status import Activity
 from clutch.errors import NotFound
 from clutch.store.transaction import Tx
 from clutch.testing.clock import FakeClock

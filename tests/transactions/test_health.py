@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from clutch.core.health import is_late
+from clutch.core.views import is_late
 from clutch.store.postgres import PostgresStore
 from clutch.transactions import invariants
-from clutch.transactions.read import health
+from clutch.transactions.read import status
 from tests.transactions.world import World, write
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +18,7 @@ async def test_workers_queues_and_size_are_counted(world: World, main: int) -> N
     await world.child(main, "waits")
     await world.mail()
     is_sqlite = not isinstance(world.db, PostgresStore)
-    found = await world.db.read(health.state, is_sqlite)
+    found = await world.db.read(status.state, is_sqlite)
     assert [(one.id, one.host, one.pid, one.sessions) for one in found.workers] == [
         (world.worker, "host", 1, 1)
     ]
@@ -31,7 +31,7 @@ async def test_workers_queues_and_size_are_counted(world: World, main: int) -> N
 
 
 async def test_a_worker_is_stale_when_its_lease_is_over(world: World, main: int) -> None:
-    (one,) = (await world.db.read(health.state, not isinstance(world.db, PostgresStore))).workers
+    (one,) = (await world.db.read(status.state, not isinstance(world.db, PostgresStore))).workers
     now = world.clock.now()
     assert not one.is_stale(one.id, now, has_leases=True)
     assert one.is_stale(one.id, now + 6, has_leases=True)

@@ -12,7 +12,7 @@ from clutch.core.events import PlanVerdict
 from clutch.core.ids import plan_hash
 from clutch.core.model import LetterKind, LetterState, Outcome, Phase
 from clutch.core.policy import Control
-from clutch.core.text import results
+from clutch.core.text.tasks import parse_fences
 from clutch.transactions import control, messages
 from clutch.transactions.read import transcripts
 from tests.transactions.world import World, write
@@ -107,7 +107,7 @@ async def test_long_plan_comes_as_a_summary_and_all_of_it_can_be_read(world: Wor
     await planner.finish(plan)
     await (await world.start(main)).finish("hm")
     text = (await world.inputs(main))[-1]
-    assert [fenced.text for fenced in results.parse_fences(text)] == ["two thousand steps"]
+    assert [fenced.text for fenced in parse_fences(text)] == ["two thousand steps"]
     assert plan_hash(plan) in text, "the decision is about the whole of it"
     assert len(text) < 2000
     read, known = "", (planner.session_id, world.policy.history)

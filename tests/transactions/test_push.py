@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clutch.core.delivery import PUSH_CHANNEL
+from clutch.core.devices import DONE_PAUSE_S, PushKey, PushKind, Subscription, parse_notification
 from clutch.core.model import NO_SESSION, Hook
-from clutch.core.push import DONE_PAUSE_S, PushKey, PushKind, Subscription, parse_notification
 from clutch.core.questions import Decision
 from clutch.transactions import delivery, outbox, push
 from clutch.transactions.outbox import OutboxMessage

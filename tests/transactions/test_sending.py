@@ -11,7 +11,7 @@ from clutch.core.delivery import LOCAL_CHANNEL
 from clutch.core.model import Delivery, LetterKind, LetterState, Phase
 from clutch.core.policy import Direct, QueueMode
 from clutch.store.transaction import Tx
-from clutch.transactions import control, delivery, inbox, outbox, timeline
+from clutch.transactions import control, delivery, inbox, outbox
 from clutch.transactions.control import NotPossible
 from clutch.transactions.outbox import OutboxMessage
 from clutch.transactions.read import lists
@@ -93,7 +93,7 @@ async def test_failed_send_is_tried_again_by_the_letters_own_clock_and_lost_it_i
     await world.db.tx(task, delivery.done, world.policy, world.worker, parcel, None)
     assert (await world.task(task)).delivery is Delivery.DELIVERED
     assert len(await world.inputs(sender)) == 1
-    assert [(one.attempt, one.outcome) for one in await world.db.read(timeline.attempts, task)] == [
+    assert [(one.attempt, one.outcome) for one in await world.db.read(inbox.attempts, task)] == [
         (1, "failed"),
         (2, "failed"),
         (3, "delivered"),
@@ -131,7 +131,7 @@ async def test_send_without_an_answer_is_unsure_and_never_repeated(world: World,
         "unsure",
         "terminal: cut",
     )
-    (attempt,) = await world.db.read(timeline.attempts, task)
+    (attempt,) = await world.db.read(inbox.attempts, task)
     assert (attempt.outcome, attempt.path, attempt.reason) == ("unsure", "direct", "terminal: cut")
     (message,) = await world.db.read(unsent)
     assert (message.task_id, message.channel, message.target) == (task, "terminal", "main")

@@ -13,14 +13,13 @@ import pytest
 from clutch.api import reads
 from clutch.api.timeline import TreeTimeline
 from clutch.api.views import moment
-from clutch.core.activity import Activity, group_of
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 from clutch.core.ids import task_id
 from clutch.core.messages import Call
 from clutch.core.model import Delivery, TaskStatus
 from clutch.core.questions import Decision, QuestionKind
 from clutch.core.spawn import SpawnRefusal
-from clutch.core.status import delivery_text, doing_now, task_status
+from clutch.core.status import Activity, delivery_text, doing_now, group_of, task_status
 from clutch.core.timeline import history
 from clutch.core.views import TaskView
 from clutch.errors import NotFound, RateLimited

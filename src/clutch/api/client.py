@@ -20,10 +20,9 @@ from typing_extensions import TypeVar
 
 from clutch.api import handles
 from clutch.api.actions import Answering, InThread, check_key
-from clutch.api.gateway import Gateway
+from clutch.api.gateway import Gateway, Leaving
 from clutch.api.handles import Backend, Event, Question, Task, TaskResult
 from clutch.api.reads import Filter, outcome_named, phase_named
-from clutch.api.shutdown import Leaving
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import (
     OnFullWord,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from clutch.api import views
 from clutch.contain import BackgroundTasks
 from clutch.core import ids
-from clutch.core.health import ConfigReport, WorkerView, WorkState, is_late
 from clutch.core.rate_limit import Breaker, ProviderHold, ProviderLimit
 from clutch.core.redaction import redact
+from clutch.core.views import ConfigReport, WorkerView, WorkState, is_late
 from clutch.errors import StoreError
 from clutch.ports import Limiter
 from clutch.transactions.invariants import InvariantCheck, broken, checked, standing

@@ -1,4 +1,4 @@
-"""Every JSON object that a surface answers with, declared once (those of the inbox: `api/inbox_objects.py`).
+"""Every JSON object that a surface answers with, declared once.
 
 Names are camelCase, times RFC 3339 text, money decimal text, and an unknown value is null. Fields may be added, never
 renamed. `api/views.py` and the actions build the objects as plain dicts, which mypy checks against these classes;
@@ -7,6 +7,7 @@ time. A class whose noun the rules use already ends in `Object`; its schema is p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
@@ -524,3 +525,45 @@ class MessageDecided(TypedDict):
 class Answered(TypedDict):
     status: Literal["answered", "approved", "revising", "ended"]
     taskId: str | None
+
+
+# --------------------------------------------------------------------------------------------------
+# The inbox: what waits for a decision of the user.
+
+
+class PathPart(TypedDict):
+    """A session above the one that asks, or itself."""
+
+    sessionKey: str
+    taskId: str | None
+    label: str | None
+
+
+class Item(TypedDict):
+    id: str
+    kind: str
+    status: StatusName
+    taskId: str | None
+    sessionKey: str | None
+    agentId: str | None
+    label: str | None
+    depth: int
+    path: list[PathPart]  #: who asks, from the top of the tree; empty: the gateway asks
+    text: str
+    detail: Mapping[str, Any]
+    choices: list[str]  #: the only answers that are accepted; empty: any text
+    directory: str | None  #: where an approved command starts
+    isSandboxed: (
+        bool | None
+    )  #: whether an approved command runs in the sandbox; null: no command, or not known
+    budget: BudgetAnswer | None  #: the exhausted budget as it is now
+    consequences: Mapping[str, str]  #: what each decision does, in one sentence, by decision
+    hash: str
+    askedAt: Moment
+
+
+class Inbox(TypedDict):
+    items: list[Item]
+    replies: int
+    repliesIn: list[str]
+    unsent: list[Unsent]

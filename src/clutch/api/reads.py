@@ -23,7 +23,7 @@ from clutch.transactions.read.lists import PAGE_MAX, ListState, TaskFilter
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
 if TYPE_CHECKING:
-    from clutch.api import inbox_objects, objects, report_objects
+    from clutch.api import objects, report_objects
     from clutch.api.timeline import TreeTimeline
     from clutch.core.policy import Policy
 
@@ -155,24 +155,24 @@ def session_transcript(
 def why(
     now: float, who: Standpoint, target: str, is_served: bool = True, state: str | None = None
 ) -> Tx[objects.WhyDocument]:
-    from clutch.api import explanations  # much to load, and lists are asked for far more often
+    from clutch.api import timeline  # much to load, and lists are asked for far more often
     from clutch.transactions.read import why as why_of
 
     number = yield from task_number(now, who, target)
     found = yield from why_of.why(now, number, is_served)
     if found is None:
         raise unknown(number)
-    return explanations.why(now, found, state)
+    return timeline.why(now, found, state)
 
 
 def replay(
     now: float, who: Standpoint, target: str, after: int = 0, limit: int = PAGE_MAX
 ) -> Tx[objects.Journal]:
-    from clutch.api import explanations
+    from clutch.api import timeline
     from clutch.transactions.read import why as why_of
 
     number = (yield from view(now, who, target)).task_id
-    return explanations.journal((yield from why_of.journal(now, number)), after, limit)
+    return timeline.journal((yield from why_of.journal(now, number)), after, limit)
 
 
 def tree_timeline(now: float, who: Standpoint, target: str, is_subtree: bool = False) -> Tx[TreeTimeline]:
@@ -188,7 +188,7 @@ def tree_timeline(now: float, who: Standpoint, target: str, is_subtree: bool = F
     return timelines.timeline(now, found, str(place))
 
 
-def inbox(now: float, who: Standpoint, policy: Policy | None = None) -> Tx[inbox_objects.Inbox]:
+def inbox(now: float, who: Standpoint, policy: Policy | None = None) -> Tx[objects.Inbox]:
     """`policy`: of the gateway that works on the store; without it some effects of a decision are not known."""
     root = own_root(who)
     replies = yield from unread_replies(now, root)
@@ -197,9 +197,7 @@ def inbox(now: float, who: Standpoint, policy: Policy | None = None) -> Tx[inbox
     return views.inbox(items, (yield from origins(now, items, policy)), replies, messages)
 
 
-def inbox_item(
-    now: float, who: Standpoint, target: str, policy: Policy | None = None
-) -> Tx[inbox_objects.Item]:
+def inbox_item(now: float, who: Standpoint, target: str, policy: Policy | None = None) -> Tx[objects.Item]:
     """Raises NotFound, AmbiguousTarget."""
     found = yield from item(now, meant(target), who, own_root(who))
     # A run resumes with its last answer: what the others ask belongs to what this decision does.

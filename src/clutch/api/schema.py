@@ -7,10 +7,10 @@ from typing import Annotated, Any, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from clutch.core.activity import Activity, TaskGroup
 from clutch.core.diagnosis import Gate
 from clutch.core.model import Delivery, DeliveryStatus, Outcome, Path, Phase, TaskStatus, Thinking
 from clutch.core.spawn import Context, Mode
+from clutch.core.status import Activity, TaskGroup
 
 
 class EnumText:

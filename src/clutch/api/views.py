@@ -11,12 +11,19 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from clutch.core import ids as ids_rules
-from clutch.core.activity import Segment, activity_now, group_of
 from clutch.core.budget import Budget
 from clutch.core.questions import QuestionKind, question_status
-from clutch.core.status import delivery_status, delivery_text, doing_now, error_text, task_status
-from clutch.core.text.results import cut_from
-from clutch.core.text.tasks import summary_text
+from clutch.core.status import (
+    Segment,
+    activity_now,
+    delivery_status,
+    delivery_text,
+    doing_now,
+    error_text,
+    group_of,
+    task_status,
+)
+from clutch.core.text.tasks import cut_from, summary_text
 from clutch.core.views import (
     DeliveryView,
     Evidence,
@@ -30,7 +37,7 @@ from clutch.core.views import (
 
 if TYPE_CHECKING:
     # Declarations are for mypy here: a command that reads without a gateway does not load them.
-    from clutch.api import inbox_objects, objects
+    from clutch.api import objects
     from clutch.ports import OperatorNotice
     from clutch.transactions.control import KillReport
     from clutch.transactions.messages import Receipt, SteerResult
@@ -319,7 +326,7 @@ def inbox(
     origins: Sequence[ItemOrigin],
     replies: UnreadReplies,
     messages: Sequence[UnsentMessage],
-) -> inbox_objects.Inbox:
+) -> objects.Inbox:
     """Return the inbox. `replies`: messages of main agents that wait for a client. `unsent`: messages that no channel
     took, and those that may not have arrived."""
     return {
@@ -346,7 +353,7 @@ def unsent(message: UnsentMessage) -> objects.Unsent:
     }
 
 
-def item(found: InboxItem, origin: ItemOrigin) -> inbox_objects.Item:
+def item(found: InboxItem, origin: ItemOrigin) -> objects.Item:
     return {
         "id": found.id,
         "kind": found.kind,

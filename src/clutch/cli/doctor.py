@@ -29,9 +29,9 @@ from clutch.cli.source import source
 from clutch.config import explain, load
 from clutch.config.report import masked
 from clutch.core.agents import MAIN
-from clutch.core.health import is_late
 from clutch.core.redaction import redact
 from clutch.core.text.format import duration, size, typed
+from clutch.core.views import is_late
 from clutch.errors import (
     ClutchError,
     ConfigInvalid,

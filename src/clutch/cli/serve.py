@@ -22,7 +22,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from clutch.api.shutdown import Leaving
+from clutch.api.gateway import Leaving
 from clutch.cli.output import answering, command_for, gateway, home_of, print_object, print_text, say
 from clutch.contain import BackgroundTasks
 from clutch.core.redaction import redact

@@ -11,8 +11,8 @@ from clutch.config.keys import ROOT, Settings, get, is_live, kind_at
 from clutch.config.load import merged
 from clutch.config.sources import ConfigSource
 from clutch.config.types import Many, Maybe, Named, Record
-from clutch.core.health import ConfigFinding, ConfigReport, ConfigSetting, FindingState
 from clutch.core.redaction import redact
+from clutch.core.views import ConfigFinding, ConfigReport, ConfigSetting, FindingState
 from clutch.errors import ClutchError, ConfigInvalid
 from clutch.surfaces.discovery import Loaded
 

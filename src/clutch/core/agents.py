@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from clutch.core import ids
 from clutch.core.authority import ToolPolicy
 from clutch.core.model import Thinking, Workspace
-from clutch.core.text.results import silence
+from clutch.core.text.tasks import silence
 from clutch.core.validation import check, require
 from clutch.errors import InvalidInput
 

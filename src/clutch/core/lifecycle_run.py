@@ -13,7 +13,7 @@ from clutch.core.events import Story
 from clutch.core.model import REASONS, Delivery, Outcome, Phase, Plan, Reason, Task, reason_text
 from clutch.core.policy import ExpiryFrom, Policy
 from clutch.core.text.prompts import is_progress
-from clutch.core.text.results import Silence, freeze, silence
+from clutch.core.text.tasks import Silence, freeze, silence
 
 # --------------------------------------------------------------------------------------------------
 # Spawn and start.

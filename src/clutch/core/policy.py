@@ -22,7 +22,7 @@ from clutch.core.attachments import AttachmentRules
 from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
 from clutch.core.compaction import ContextLimits
 from clutch.core.model import Hook, Lane, Outcome
-from clutch.core.text.results import RESULT_BYTES_MIN, PayloadMode
+from clutch.core.text.tasks import RESULT_BYTES_MIN, PayloadMode
 from clutch.core.validation import above_zero, at_least, check, require
 from clutch.core.views import HistoryLimits
 

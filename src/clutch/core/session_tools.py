@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from clutch.core.ids import KeyKind
-from clutch.core.text.results import silence
+from clutch.core.text.tasks import silence
 
 #: The tools whose calls are these; `sessions_spawn` and `sessions_yield` have their own ways.
 TOOLS = frozenset(

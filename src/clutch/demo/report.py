@@ -14,8 +14,8 @@ from typing import Any
 from clutch.core import ids
 from clutch.core.model import NO_SESSION, REASONS, Delivery, Outcome, Phase, Reason
 from clutch.core.status import delivery_text, doing_now, elapsed_s, status_of, task_status
-from clutch.core.text import results
 from clutch.core.text.format import counted, duration, money, tokens, visible
+from clutch.core.text.tasks import summary as result_summary
 from clutch.core.views import Tally, TaskView
 from clutch.demo.job import REPORT, SESSION, Account, DemoJob, account_of
 from clutch.offline_reader import Look
@@ -88,7 +88,7 @@ def _happened(row: TimelineRow, result: str) -> str | None:
         return "result delivered"
     outcome = None if row.outcome is None else Outcome(row.outcome)
     status = status_of(Phase(row.to_phase), REASONS[row.cause], outcome)
-    summary = " ".join(results.summary(result).split()) if row.to_phase == "announcing" else ""
+    summary = " ".join(result_summary(result).split()) if row.to_phase == "announcing" else ""
     return f"{status}: {visible(summary, SUMMARY_CHARS_MAX)}" if summary else status.value
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from clutch.contain import BackgroundTasks, contained
 from clutch.core.messages import Answer, Call, Result, Results, whole
-from clutch.core.text.results import storable
+from clutch.core.text.tasks import storable
 from clutch.engine.live import result_detail, tool_detail
 from clutch.ports import Runtime, RuntimeJob, Verdict
 

@@ -14,7 +14,7 @@ from clutch.core.questions import Decision, QuestionKind
 from clutch.core.run import SUBMIT
 from clutch.core.text import announce, prompts
 from clutch.core.text.format import duration
-from clutch.core.text.results import storable
+from clutch.core.text.tasks import storable
 from clutch.engine.open_run import OpenRun
 from clutch.engine.prompt import compacted, overhead_bytes
 from clutch.logs import logger

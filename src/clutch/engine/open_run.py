@@ -19,7 +19,7 @@ from clutch.core.model import Plan, Thinking
 from clutch.core.run import SUBMIT
 from clutch.core.spawn import OWN_RUNTIME
 from clutch.core.text import announce
-from clutch.core.text.results import storable
+from clutch.core.text.tasks import storable
 from clutch.engine.live import Live
 from clutch.engine.prompt import System
 from clutch.engine.services import Services

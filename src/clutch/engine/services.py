@@ -17,12 +17,12 @@ from typing import Any, Protocol, TypeVar
 from clutch.contain import contained
 from clutch.core import compaction, ids, spawn
 from clutch.core.agents import OnInvalidModel
-from clutch.core.health import ConfigReport
+from clutch.core.devices import PushKey, Subscription
 from clutch.core.messages import Usage
 from clutch.core.model import Definition, Hook, ToolOffer
 from clutch.core.policy import Policy
-from clutch.core.push import PushKey, Subscription
 from clutch.core.spawn import SpawnRequest
+from clutch.core.views import ConfigReport
 from clutch.engine import output_schema
 from clutch.engine.external_run import ExternalRun
 from clutch.engine.live import Bus, Changes, Pulses

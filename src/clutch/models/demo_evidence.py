@@ -16,7 +16,7 @@ from typing import Any
 
 from clutch.core.messages import Answer, Call, Input, Message, Result, Results, Transcript
 from clutch.core.text.format import size
-from clutch.core.text.results import parse_fences
+from clutch.core.text.tasks import parse_fences
 
 TRIES_MAX = 2  #: a call without a result is made once more; a second failure is final
 TEXT_CHARS_MAX = 160

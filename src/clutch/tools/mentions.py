@@ -10,7 +10,7 @@ import asyncio
 import os
 import stat
 
-from clutch.core import mentions
+from clutch.core import attachments
 from clutch.errors import InvalidInput
 from clutch.tools.workspace import (
     DirectoryEntry,
@@ -30,9 +30,9 @@ LOOKED_AT_MAX = 4000  # entries of a workspace that are searched for a name
 
 class WorkspaceMentions:
     async def with_files(self, text: str, root: str) -> str:
-        if not mentions.mentioned(text):
+        if not attachments.mentioned(text):
             return text
-        return await asyncio.to_thread(mentions.with_files, text, lambda name: _read(root, name))
+        return await asyncio.to_thread(attachments.with_files, text, lambda name: _read(root, name))
 
     async def names(self, root: str, prefix: str) -> list[str]:
         return await asyncio.to_thread(names, root, prefix)
@@ -60,7 +60,7 @@ def _content(root: str, parts: Parts) -> bytes | None:
         if stat.S_ISDIR(os.stat(parts[-1], dir_fd=here, follow_symlinks=False).st_mode):
             return None
     with opened(root, parts) as (file, _):
-        chunks, left = [], mentions.FILE_BYTES_MAX + 1
+        chunks, left = [], attachments.FILE_BYTES_MAX + 1
         while left and (chunk := os.read(file, left)):
             chunks.append(chunk)
             left -= len(chunk)
@@ -90,7 +90,7 @@ def names(root: str, prefix: str) -> list[str]:
 
 def _in_folder(root: str, parts: Parts, start: str) -> list[str]:
     here = walk(root, parts, WalkLimit(LOOKED_AT_MAX), recursive=False, with_ignored=True)
-    named = [entry for entry in here if mentions.completes(entry.parts[-1], start)]
+    named = [entry for entry in here if attachments.completes(entry.parts[-1], start)]
     return [_name(entry) for entry in named if _may_mention(root, entry)][:NAMES_MAX]
 
 
@@ -98,7 +98,7 @@ def _anywhere(root: str, start: str) -> list[str]:
     wanted, found = start.casefold(), []
     for entry in walk(root, (), WalkLimit(LOOKED_AT_MAX), recursive=True):
         is_named = entry.kind is Kind.FILE and entry.parts[-1].casefold().startswith(wanted)
-        if is_named and mentions.is_mentionable(entry.path):
+        if is_named and attachments.is_mentionable(entry.path):
             found.append(entry.path)
         if len(found) == NAMES_MAX:
             break
@@ -107,7 +107,7 @@ def _anywhere(root: str, start: str) -> list[str]:
 
 def _may_mention(root: str, entry: DirectoryEntry) -> bool:
     """A folder is offered if it can be entered: a state directory of Clutch cannot."""
-    if not mentions.is_mentionable(entry.path):
+    if not attachments.is_mentionable(entry.path):
         return False
     if entry.kind not in (Kind.DIRECTORY, Kind.SKIPPED):
         return entry.kind is Kind.FILE

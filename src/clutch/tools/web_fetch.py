@@ -27,7 +27,7 @@ import yarl
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from clutch.core.text.format import is_plain
-from clutch.core.text.results import fence
+from clutch.core.text.tasks import fence
 from clutch.ports import ToolFailed
 from clutch.tools import html_text
 from clutch.tools.addresses import Address, FetchTarget, Reach, Unreachable, addresses_of, target_of

@@ -38,12 +38,12 @@ from clutch.core.model import (
 )
 from clutch.core.policy import Announcing, Policy
 from clutch.store.transaction import HINT, ManyRows, Tx
-from clutch.transactions import idempotency, inbox, outbox, tasks, timeline, transcript
+from clutch.transactions import idempotency, inbox, outbox, tasks, transcript
 from clutch.transactions.conditions import IS_ANSWERED, IS_DEAD, IS_OPEN
 from clutch.transactions.control import NotPossible
+from clutch.transactions.inbox import TracedLetter
 from clutch.transactions.outbox import DecidedMessage, OutboxMessage
 from clutch.transactions.sessions import SessionRow, StepRow
-from clutch.transactions.timeline import TracedLetter
 
 
 class Taken(NamedTuple):
@@ -223,7 +223,7 @@ def _mark(
     rows = ManyRows()
     for letter in choice.taken:
         way = way_of(letter, point, rules.mode, idle_since=session.idle_at, was_held=bool(session.hold))
-        known = (way.path, letter.route_mode, timeline.dumped(way.tried), letter.id)
+        known = (way.path, letter.route_mode, inbox.dumped(way.tried), letter.id)
         rows.append((run_id, seq_of.get(letter.id, shared), *known))
     if rows:
         yield (
@@ -267,14 +267,14 @@ def answer(now: float, policy: Policy, session: StepRow, run_id: int) -> Tx[None
     results = sorted(letter.told for letter in heard if letter.is_result)
     if results:
         attempts = {int(task.id): task.attempts for task in stepped}
-        yield from timeline.delivered(now, session.id, run_id, results, attempts)
+        yield from inbox.delivered(now, session.id, run_id, results, attempts)
 
 
 _PATHS = {path.value: path for path in Path}
 OF_ITS_OWN = ", ".join(sorted(f"'{kind.value}'" for kind in OWN_REPLY_KINDS))
 _STANDING = (
     f"SELECT id, CASE WHEN {IS_OPEN} THEN 1 ELSE 0 END, CASE WHEN kind = 'announce' AND silent = 0 THEN 1 ELSE 0 END,"  # noqa: S608
-    f" {timeline.COLUMNS} FROM inbox WHERE session_id = ? AND taken_seq IS NOT NULL AND "
+    f" {inbox.COLUMNS} FROM inbox WHERE session_id = ? AND taken_seq IS NOT NULL AND "
 )
 _UNANSWERED = (
     f"{_STANDING}{IS_OPEN} AND (taken_run = ? OR kind NOT IN ({OF_ITS_OWN})) UNION ALL {_STANDING}{IS_DEAD}"
@@ -292,7 +292,7 @@ def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: 
         (session.id, run_id),
     )
     rows = yield (
-        f"SELECT id, kind, attempts, {timeline.COLUMNS} FROM inbox"  # noqa: S608 (constant columns)
+        f"SELECT id, kind, attempts, {inbox.COLUMNS} FROM inbox"  # noqa: S608 (constant columns)
         f" WHERE session_id = ? AND {IS_OPEN} AND taken_run = ?",
         (session.id, run_id),
     )
@@ -307,7 +307,7 @@ def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: 
         {one.task_id: ev.DeliveryFailed(now, error, generation=one.generation) for one in failed},
     )
     if failed:
-        yield from timeline.failed(now, session.id, run_id, failed, error)
+        yield from inbox.failed(now, session.id, run_id, failed, error)
     waits = yield from _give_back(now, policy, [row[:3] for row in rows if row[1] != "announce"])
     return bool(failed) or waits
 
@@ -482,11 +482,11 @@ def _told(now: float, policy: Policy, parcel: OutboxMessage, *, unsure: str | No
     # A person may read what was given up: it is delivered then, and no turn delivers it again.
     start = _ANSWERED_AFTER_ALL if task.delivery is Delivery.DELIVERED else _ANSWERED
     rows = yield (
-        f"{start} AND idem = ? RETURNING session_id, taken_run, {timeline.COLUMNS}",
+        f"{start} AND idem = ? RETURNING session_id, taken_run, {inbox.COLUMNS}",
         (parcel.key,),
     )
     for session_id, run_id, *letter in rows:
-        yield from timeline.delivered(
+        yield from inbox.delivered(
             now, session_id, run_id, [TracedLetter(*letter)], {task.id: task.attempts}, unsure=unsure
         )
 
@@ -497,12 +497,12 @@ def _refused(
     if parcel.task_id is None or parcel.generation is None:
         return
     rows = yield (
-        f"SELECT session_id, taken_run, {timeline.COLUMNS} FROM inbox WHERE idem = ? AND NOT {IS_ANSWERED}",  # noqa: S608
+        f"SELECT session_id, taken_run, {inbox.COLUMNS} FROM inbox WHERE idem = ? AND NOT {IS_ANSWERED}",  # noqa: S608
         (parcel.key,),
     )
     event = ev.DeliveryFailed(now, error, parcel.generation, is_permanent)
     yield from tasks.record_senders(now, policy, {parcel.task_id: event})
     for session_id, run_id, *letter in rows:
-        yield from timeline.failed(now, session_id, run_id, [TracedLetter(*letter)], error)
+        yield from inbox.failed(now, session_id, run_id, [TracedLetter(*letter)], error)
         yield f"UPDATE inbox SET seen = 0 WHERE idem = ? AND {IS_OPEN}", (parcel.key,)  # noqa: S608
         yield HINT, ("mail", session_id)

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from clutch.core import delivery, ids, run
 from clutch.core.budget import CallState
 from clutch.core.delivery import SendOutcome
+from clutch.core.devices import DONE_PAUSE_S, PushKind, notification_text
 from clutch.core.model import NO_SESSION, Hook, RemovalReason, Task
 from clutch.core.policy import Policy
-from clutch.core.push import DONE_PAUSE_S, PushKind, notification_text
-from clutch.core.text import announce, results
+from clutch.core.text import announce
+from clutch.core.text.tasks import silence
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions.inbox import announce_key
 from clutch.transactions.sessions import Stale
@@ -67,7 +68,7 @@ def post_result(now: float, session_id: int, route: str, result: Verbatim) -> Tx
 
 def reply(now: float, session_id: int, run_id: int, route: str | None, text: str) -> Tx[None]:
     """The final text of a run, unless it chose to say nothing."""
-    if route is None or not text.strip() or results.silence(text) is not None:
+    if route is None or not text.strip() or silence(text) is not None:
         return
     yield from post(now, session_id, f"reply:{run_id}", route, text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from clutch.core.push import PushKey, PushKind, Subscription, parse_notification
+from clutch.core.devices import PushKey, PushKind, Subscription, parse_notification
 from clutch.store.transaction import Tx
 from clutch.transactions.outbox import OPEN_BESIDE
 from clutch.transactions.read.inbox import is_asking

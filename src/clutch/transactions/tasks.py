@@ -21,7 +21,7 @@ from clutch.core.policy import Policy
 from clutch.core.text.prompts import wrap_up_note
 from clutch.core.views import WRITING_TOOLS, Evidence, files_touched, stop_reason
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
-from clutch.transactions import inbox, outbox, questions, runs, sessions, timeline, transcript, usage
+from clutch.transactions import inbox, outbox, questions, runs, sessions, transcript, usage
 from clutch.transactions.conditions import IS_WORKING
 from clutch.transactions.sessions import SessionRow
 from clutch.transactions.usage import Fate
@@ -298,7 +298,7 @@ def record_senders(
     if given_up:
         yield from outbox.tell_given_up(now, given_up)
     if traces:
-        yield from timeline.decided(now, traces)
+        yield from inbox.decided(now, traces)
     return [result.task for _, result in results]
 
 
@@ -361,7 +361,7 @@ def _apply(now: float, policy: Policy, session: SessionRow, task: Task, effect: 
         case fx.NotifyUser(reason):
             yield from outbox.tell_given_up(now, {task.id: reason})
         case fx.Trace():
-            yield from timeline.decided(now, {task.id: effect})
+            yield from inbox.decided(now, {task.id: effect})
         case fx.GiveBack() | fx.Bury() | fx.Redrive() | fx.Cleanup() | fx.NotifyEnded():
             yield from _apply_to_letter(now, task, effect)
         case _:

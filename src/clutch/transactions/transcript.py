@@ -19,9 +19,10 @@ from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Summary
 from clutch.core.model import PERSON_KINDS, Delivery, Letter, LetterKind, Outcome, Plan, Route
 from clutch.core.policy import Announcing, IdleWake, Policy
-from clutch.core.text import announce, results
+from clutch.core.text import announce
 from clutch.core.text.announce import peer_message
 from clutch.core.text.format import main_argument
+from clutch.core.text.tasks import Payload, payload
 from clutch.core.views import children_missing
 from clutch.store.transaction import ManyRows, Row, Tx
 from clutch.transactions import sessions
@@ -328,11 +329,9 @@ class LetterRenderer(NamedTuple):
         pairs.sort(key=lambda pair: (pair[0].spawn_order, pair[0].task_id))
         return [self._finding(sender, letter) for sender, letter in pairs]
 
-    def _payload(self, sender: Sender) -> results.Payload:
+    def _payload(self, sender: Sender) -> Payload:
         rules = self.rules
-        return results.payload(
-            sender.result or "", rules.payload, rules.inline_chars_max, rules.summary_chars_max
-        )
+        return payload(sender.result or "", rules.payload, rules.inline_chars_max, rules.summary_chars_max)
 
     def _finding(self, sender: Sender, letter: Letter) -> announce.AnnouncedResult:
         shown = self._payload(sender)

@@ -16,7 +16,7 @@ from clutch.core.model import Outcome
 from clutch.core.policy import LateResult, Policy
 from clutch.core.spawn import SpawnRefusal
 from clutch.core.text import prompts
-from clutch.core.text import results as results_text
+from clutch.core.text.tasks import freeze, silence
 from clutch.store.transaction import Tx
 from clutch.transactions import delivery, inbox, runs, sessions, tasks, transcript, usage, wake
 from clutch.transactions.sessions import LostRun, OwnedRun, SessionRow, StepRow
@@ -89,7 +89,7 @@ def partial(session_id: int, run_id: int, until: float = math.inf) -> Tx[str]:
         if at > until:
             continue
         said = messages.load("answer", body)
-        if isinstance(said, Answer) and said.text.strip() and results_text.silence(said.text) is None:
+        if isinstance(said, Answer) and said.text.strip() and silence(said.text) is None:
             return said.text
     calls = yield (
         "SELECT name FROM calls WHERE session_id = ? AND run_id = ? ORDER BY seq DESC, idx DESC",
@@ -149,7 +149,7 @@ def late_in_turn(now: float, lost: LostRun, text: str, nonce: str) -> Tx[None]:
 
 def _keep_late(now: float, policy: Policy, session: SessionRow, text: str, nonce: str) -> Tx[None]:
     task = yield from tasks.record(now, policy, session, ev.Late(now, text))
-    kept = results_text.freeze(text, policy.life.result_bytes_max).text
+    kept = freeze(text, policy.life.result_bytes_max).text
     if task.outcome not in (Outcome.KILLED, Outcome.TIMEOUT) or kept is None:
         return
     yield from tasks.keep_late(now, session.id, kept)

@@ -16,7 +16,7 @@ from clutch.core.model import LetterKind, Reason
 from clutch.core.policy import IdleWake, Policy
 from clutch.core.questions import QuestionKind
 from clutch.core.session_tools import Exchange, Stage
-from clutch.core.text import results
+from clutch.core.text.tasks import silence
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import delivery as delivery_tx
 from clutch.transactions import inbox, outbox, questions, runs, sessions, tasks, transcript, turn, usage, wake
@@ -90,7 +90,7 @@ def _in_thread(now: float, session: SessionRow, run_id: int, text: str) -> Tx[No
     route = (
         None if bound is None else delivery_rules.merged(bound, delivery_rules.from_text(session.route or ""))
     )
-    if bound is None or route is None or not text.strip() or results.silence(text) is not None:
+    if bound is None or route is None or not text.strip() or silence(text) is not None:
         return
     speaker, chat = session.id, delivery_rules.chat_of(bound)
     if chat is not None and (rows := (yield "SELECT id FROM sessions WHERE key = ?", (chat,))):

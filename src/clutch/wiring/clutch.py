@@ -18,11 +18,11 @@ from clutch.api.handles import Backend
 from clutch.channels import HookRegistry, Webhook
 from clutch.config.sources import ConfigSource, GivenConfig
 from clutch.core.agents import Agent
-from clutch.core.health import ConfigReport
 from clutch.core.policy import Policy
 from clutch.core.spawn import OWN_RUNTIME
 from clutch.core.text.format import typed
 from clutch.core.validation import check_argument, shown
+from clutch.core.views import ConfigReport
 from clutch.engine.services import surely
 from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
 from clutch.logs import logger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clutch.core.delivery import PUSH_CHANNEL
-from clutch.core.push import DONE_PAUSE_S, Subscription
+from clutch.core.devices import DONE_PAUSE_S, Subscription
 from clutch.transactions import push
 from tests.transactions.interleavings.parts import finishing, held
 from tests.transactions.interleavings.two_connections import Ended, Stage

@@ -26,7 +26,7 @@ from clutch.core.attachments import SPAWN
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Results, Usage
 from clutch.core.model import Lane
 from clutch.core.policy import Announcing, Life, Limits, Policy, Work
-from clutch.core.text.results import parse_fences
+from clutch.core.text.tasks import parse_fences
 from clutch.engine.tool_calls import YIELD
 from clutch.ports import ModelError, ModelRequest, OnDelta, ToolContext, Trouble
 from clutch.tools.arguments import Arguments

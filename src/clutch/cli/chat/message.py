@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clutch.core import attachments, mentions
+from clutch.core import attachments
 from clutch.errors import InvalidInput
 from clutch.surfaces.http_client import Declined, GatewayClient, item_path
 
@@ -94,16 +94,16 @@ HISTORY_MAX = 1000
 
 def with_files(text: str, base: Path) -> str:
     """Append each mentioned file that exists to the text. Raises InvalidInput for a file that cannot be sent."""
-    return mentions.with_files(text, lambda name: _content(name, base / Path(name).expanduser()))
+    return attachments.with_files(text, lambda name: _content(name, base / Path(name).expanduser()))
 
 
 def _content(name: str, path: Path) -> bytes | None:
     if not path.is_file():
         return None
     if any(_is_state(folder) for folder in path.resolve().parents):
-        raise InvalidInput(f"@{name}", mentions.HIDDEN)
+        raise InvalidInput(f"@{name}", attachments.HIDDEN)
     with path.open("rb") as file:
-        return file.read(mentions.FILE_BYTES_MAX + 1)
+        return file.read(attachments.FILE_BYTES_MAX + 1)
 
 
 def _is_state(folder: Path) -> bool:
@@ -121,7 +121,7 @@ def completions(word: str, base: Path) -> Iterator[str]:
         return
     before = f"@{folder}/" if folder or word.startswith("@/") else "@"
     for name, is_folder in found:
-        if mentions.completes(name, start):
+        if attachments.completes(name, start):
             yield f"{before}{name}{'/' if is_folder else ''}"
 
 

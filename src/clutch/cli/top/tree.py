@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from clutch.core.activity import TaskGroup
 from clutch.core.families import in_families
+from clutch.core.status import TaskGroup
 
 Task = Mapping[str, Any]
 GROUPS = tuple(TaskGroup)

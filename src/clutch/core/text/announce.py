@@ -35,7 +35,7 @@ from clutch.core.model import REASONS
 from clutch.core.session_tools import REPLY_SKIP, Exchange, Stage
 from clutch.core.status import cause_text
 from clutch.core.text.format import ERROR_MAX, KEY_MAX, duration, money, quoted, size, tokens, visible
-from clutch.core.text.results import fence, summary
+from clutch.core.text.tasks import fence, summary
 
 ONE_LINE_MAX = 160
 NAMED_MAX = 3  # of many; the rest is a number, and a list elsewhere

@@ -14,8 +14,7 @@ from clutch.core.model import Outcome, Phase, Plan, Reason
 from clutch.core.questions import QuestionKind
 from clutch.core.status import status_of
 from clutch.core.text.format import KEY_MAX, duration, quoted, visible
-from clutch.core.text.results import fence
-from clutch.core.text.tasks import plan_tag
+from clutch.core.text.tasks import fence, plan_tag
 
 LAST_CALL_MAX = 120
 CHILD_LABEL_MAX = 72

@@ -25,8 +25,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from clutch.api.gateway import Visits
 from clutch.api.problems import Problem
-from clutch.api.shutdown import Visits
 from clutch.core.authority import OperatorCaller, Scope
 from clutch.core.policy import Serving
 from clutch.core.rate_limit import Bucket

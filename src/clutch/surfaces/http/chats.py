@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from clutch.api import chats
+from clutch.api import overview
 from clutch.api.actions import ActionBody
 from clutch.api.slash import COMMANDS
 from clutch.core.authority import Scope
@@ -42,9 +42,9 @@ class CommandNames(TypedDict):
 
 
 @route("GET", "/v1/chats")
-async def list_chats(ask: Ask) -> Reply[chats.Chats]:
+async def list_chats(ask: Ask) -> Reply[overview.Chats]:
     """Conversations with main agents, the latest active first: what each does, and its last line."""
-    return Reply(await ask.app.read(chats.listed))
+    return Reply(await ask.app.read(overview.listed))
 
 
 class OpenedSession(TypedDict):
@@ -59,13 +59,13 @@ async def open_session(ask: Ask) -> Reply[OpenedSession]:
 
 
 @route("GET", "/v1/sessions/{key}/conversation")
-async def conversation(ask: Ask[ActionBody, ConversationQuery]) -> Reply[chats.ConversationObject]:
+async def conversation(ask: Ask[ActionBody, ConversationQuery]) -> Reply[overview.ConversationObject]:
     """The newest messages of a main session, or those `before` or `after` a number, in order.
 
     With them: messages that the agent has not read yet, how its turns ended, and which results were delivered where."""
     query, key = ask.query, ask.path["key"]
     read = ask.app.read(
-        chats.conversation, ask.who, key, before=query.before, after=query.after, limit=query.limit
+        overview.conversation, ask.who, key, before=query.before, after=query.after, limit=query.limit
     )
     return Reply(await read)
 

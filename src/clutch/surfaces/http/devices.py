@@ -15,11 +15,11 @@ from uuid import uuid4
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from clutch.api import devices, views
+from clutch.api import report_objects, views
 from clutch.api.actions import ActionBody
 from clutch.api.problems import Problem
 from clutch.core.authority import Scope
-from clutch.core.push import ENDPOINT_CHARS_MAX, Subscription, check_endpoint, check_keys
+from clutch.core.devices import ENDPOINT_CHARS_MAX, Subscription, check_endpoint, check_keys
 from clutch.errors import StoreError
 from clutch.surfaces.http.auth import BROWSER_PATH, PROOF_PATH, cookie_name, cookie_of
 from clutch.surfaces.http.browser import BrowserSession
@@ -33,7 +33,7 @@ class CodeBody(Body):
     phone: Annotated[bool, Field(description="For a phone: the code and the session last longer.")] = False
 
 
-@route("POST", "/v1/browser/code", Scope.READ, answer=devices.Code, status=201)
+@route("POST", "/v1/browser/code", Scope.READ, answer=report_objects.Code, status=201)
 async def code(ask: Ask[CodeBody]) -> Response:
     """A code that lets a browser in, once and soon, with the scopes of this token. A browser session gets none."""
     if ask.device is not None:  # a device that was signed out would come back with a code that it has kept
@@ -48,7 +48,7 @@ async def code(ask: Ask[CodeBody]) -> Response:
     return JSONResponse(said, 201)  # not a `Reply`: an `Idempotency-Key` would write it to the database
 
 
-@route("POST", BROWSER_PATH, Scope.READ, answer=devices.LetIn)
+@route("POST", BROWSER_PATH, Scope.READ, answer=report_objects.LetIn)
 async def let_in(ask: Ask) -> Response:
     """Change the code in `Authorization: Code …` for a cookie."""
     if "authorization" not in ask.headers:  # a cookie opened this, and a cookie is no way to another one
@@ -75,7 +75,7 @@ class ProofQuery(Query):
 
 
 @route("GET", PROOF_PATH, Scope.READ)
-async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[devices.GatewayProof]:
+async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[report_objects.GatewayProof]:
     """Prove to a page with a cookie that this is the gateway it signed in to. Empty proof: no session at this port."""
     browsers = ask.app.browsers
     return Reply({"run": browsers.run, "proof": browsers.proof(cookie_of(ask.headers), ask.query.nonce)})
@@ -86,7 +86,7 @@ async def proof(ask: Ask[ActionBody, ProofQuery]) -> Reply[devices.GatewayProof]
 
 
 @route("GET", "/v1/devices")
-async def listed(ask: Ask) -> Reply[devices.Devices]:
+async def listed(ask: Ask) -> Reply[report_objects.Devices]:
     """The browsers and phones that are signed in, the latest seen first, and where a phone can reach the gateway."""
     reach, notified = ask.app.reach, await ask.app.read(push.subscribed)
     return Reply(
@@ -98,7 +98,7 @@ async def listed(ask: Ask) -> Reply[devices.Devices]:
 
 
 @route("POST", "/v1/devices/{id}/revoke", Scope.READ)
-async def revoke(ask: Ask) -> Reply[devices.Revoked]:
+async def revoke(ask: Ask) -> Reply[report_objects.Revoked]:
     """Sign a device out. Its open page and its event stream end at once."""
     device = ask.path["id"]
     if not any(one.id == device for one in _own(ask)):
@@ -117,7 +117,9 @@ def _own(ask: Ask[Any, Any]) -> list[BrowserSession]:
     return ask.app.browsers.devices(tokens)
 
 
-def _device(ask: Ask[Any, Any], one: BrowserSession, notified: Collection[str]) -> devices.DeviceObject:
+def _device(
+    ask: Ask[Any, Any], one: BrowserSession, notified: Collection[str]
+) -> report_objects.DeviceObject:
     return {
         "id": one.id,
         "name": one.name,
@@ -143,7 +145,7 @@ class PushBody(Body):
 
 
 @route("POST", "/v1/devices/push/key", Scope.WRITE)
-async def push_key(ask: Ask) -> Reply[devices.PushKeyObject]:
+async def push_key(ask: Ask) -> Reply[report_objects.PushKeyObject]:
     """The public key that a browser subscribes with. It is made when the first device asks."""
     services = ask.app.gateway.services
     found = await ask.app.read(push.key)
@@ -155,7 +157,7 @@ async def push_key(ask: Ask) -> Reply[devices.PushKeyObject]:
 
 
 @route("POST", "/v1/devices/push", Scope.WRITE)
-async def push_on(ask: Ask[PushBody]) -> Reply[devices.PushState]:
+async def push_on(ask: Ask[PushBody]) -> Reply[report_objects.PushState]:
     """Notify this device when a task needs a decision and when all tasks of a conversation are finished, in generic
     words."""
     one = Subscription(ask.body.endpoint, ask.body.p256dh, ask.body.auth)
@@ -167,14 +169,14 @@ async def push_on(ask: Ask[PushBody]) -> Reply[devices.PushState]:
 
 
 @route("DELETE", "/v1/devices/push", Scope.WRITE)
-async def push_off(ask: Ask) -> Reply[devices.PushState]:
+async def push_off(ask: Ask) -> Reply[report_objects.PushState]:
     """Send this device no more notifications."""
     await ask.app.write(push.forget, [_this(ask).id])
     return Reply({"status": "off"})
 
 
 @route("POST", "/v1/devices/push/test", Scope.WRITE)
-async def push_test(ask: Ask) -> Reply[devices.PushState]:
+async def push_test(ask: Ask) -> Reply[report_objects.PushState]:
     """Send this device a notification that says that notifications work."""
     mine = _this(ask)
     if await ask.app.read(push.find, mine.id) is None:

@@ -16,10 +16,10 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from clutch.api import inbox_objects, objects, reads, views
+from clutch.api import objects, reads, views
 from clutch.api.actions import ACTIONS, ActionBody, ChatMessage, InThread, Until, Words
+from clutch.api.gateway import Leaving
 from clutch.api.problems import Problem
-from clutch.api.shutdown import Leaving
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
 from clutch.api.timeline import TreeTimeline
@@ -487,13 +487,13 @@ _SPAWN_STATUS = {"accepted": 201, "forbidden": 403, "error": 400}
 
 
 @route("GET", "/v1/inbox", tool="inbox")
-async def inbox(ask: Ask) -> Reply[inbox_objects.Inbox]:
+async def inbox(ask: Ask) -> Reply[objects.Inbox]:
     """Everything that waits for a decision: approvals, questions, plans, budgets."""
     return Reply(await ask.app.read(reads.inbox, ask.who, ask.app.gateway.services.policy))
 
 
 @route("GET", "/v1/inbox/{id}")
-async def inbox_item(ask: Ask) -> Reply[inbox_objects.Item]:
+async def inbox_item(ask: Ask) -> Reply[objects.Item]:
     """One item of the inbox: by its id, or by the task or session that asks, in any form of a target."""
     policy = ask.app.gateway.services.policy
     return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"], policy))

@@ -22,7 +22,7 @@ from clutch.core.agents import MAIN
 from clutch.core.costs import OFFSET_MINUTES_MAX
 from clutch.surfaces.http.routes import Ask, Query, Reply, route
 from clutch.transactions import workers
-from clutch.transactions.read import health as health_reads
+from clutch.transactions.read import status as health_reads
 from clutch.transactions.read.costs import By
 
 DATABASE_S = 2.0  #: a health check reports a database that does not answer

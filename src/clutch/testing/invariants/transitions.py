@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator
 
 from clutch.core.model import RunState
-from clutch.core.text.results import freeze
+from clutch.core.text.tasks import freeze
 from clutch.testing.invariants.history import Change
 from clutch.testing.invariants.registry import CheckContext, invariant
 

@@ -14,8 +14,7 @@ from clutch.core.authority import canonical, from_text
 from clutch.core.budget import Budget
 from clutch.core.ids import CANDIDATES_MAX, Candidate, WaitingItem, items_meant, parse_target, plan_hash
 from clutch.core.model import NO_SESSION
-from clutch.core.questions import Decision, QuestionKind
-from clutch.core.text.decisions import DecisionContext, consequences
+from clutch.core.questions import Decision, DecisionContext, QuestionKind, consequences
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_UNTOLD

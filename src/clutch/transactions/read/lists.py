@@ -15,11 +15,10 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from clutch.core import ids
-from clutch.core.activity import FAILED
 from clutch.core.attachments import handed
 from clutch.core.model import NEEDS_USER, REASONS, UNTOLD, Delivery, Outcome, Phase, TaskStatus
 from clutch.core.questions import QuestionKind
-from clutch.core.status import ListGroup, list_group, status_of
+from clutch.core.status import FAILED, ListGroup, list_group, status_of
 from clutch.core.views import (
     PhaseCounts,
     ResultView,

@@ -1,4 +1,4 @@
-"""Numbered lists for a chat, and the status of a session.
+"""Numbered lists for a chat, the status of a session, and the state of the gateway's work.
 
 What a list shows and what its numbers mean from then on is one transaction. Apart from `lists`, because `clutch ps`
 reads a store with those and loads no policy."""
@@ -19,14 +19,18 @@ from clutch.core.status import list_order
 from clutch.core.text.tasks import info_text, list_text
 from clutch.core.views import (
     NOTHING_USED,
+    LaneView,
     Tally,
     TaskView,
+    WorkerView,
+    WorkState,
 )
 from clutch.errors import AmbiguousTarget, Forbidden, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import idempotency
-from clutch.transactions.conditions import IS_OPEN, IS_WORKING
+from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, IS_WORKING
 from clutch.transactions.read import targets, tasks
+from clutch.transactions.read.inbox import unread_replies
 from clutch.transactions.read.lists import LIMIT_MAX, TaskFilter, task_page
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
@@ -170,3 +174,43 @@ def status(now: float, session_id: int) -> Tx[SessionStatus]:
         key, agent_id, depth, role, model, thinking, owner is not None, waiting, active, total,
         tasks.tally(spent[0]) if spent[0][4] else NOTHING_USED, None if phase is None else Phase(phase),
     )  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------
+# Reads for the health of a gateway: its workers, its queues and the size of its database.
+
+_BYTES = {
+    True: "SELECT c.page_count * s.page_size FROM pragma_page_count() c, pragma_page_size() s",
+    False: "SELECT pg_database_size(current_database())",
+}
+
+
+def state(now: float, is_sqlite: bool) -> Tx[WorkState]:
+    workers = yield (
+        "SELECT w.id, w.host, w.pid, w.version, w.started_at, w.lease_until,"
+        " (SELECT COUNT(*) FROM sessions s WHERE s.owner = w.id) FROM workers w ORDER BY w.started_at, w.id",
+        (),
+    )
+    lanes = yield (
+        "SELECT l.name, l.cap, (SELECT COUNT(*) FROM sessions s WHERE s.lane = l.name AND s.owner IS NOT NULL),"
+        " (SELECT COUNT(*) FROM sessions s WHERE s.lane = l.name AND s.owner IS NULL AND s.due IS NOT NULL"
+        " AND s.due <= ?) FROM lanes l ORDER BY l.name",
+        (now,),
+    )
+    counted = yield (
+        f"SELECT (SELECT COUNT(*) FROM tasks WHERE delivery = ? AND {IS_UNTOLD}),"  # noqa: S608 (constant words)
+        f" (SELECT COUNT(*) FROM tasks WHERE delivery = '{Delivery.UNDELIVERED}'),"
+        " (SELECT COUNT(*) FROM outbox WHERE due IS NOT NULL)",
+        (Delivery.DEFERRED.value,),
+    )
+    size = yield _BYTES[is_sqlite], ()
+    deferred, undelivered, outbox = map(int, counted[0])
+    return WorkState(
+        [WorkerView(*row) for row in workers],
+        [LaneView(*row) for row in lanes],
+        deferred,
+        undelivered,
+        outbox,
+        (yield from unread_replies(now)).unsent,
+        int(size[0][0]),
+    )

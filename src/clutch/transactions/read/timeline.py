@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clutch.core import activity, ids
-from clutch.core.activity import Activity, Change, Segment, phase_activity, transcript_activity
+from clutch.core import ids, status
 from clutch.core.budget import CallState
 from clutch.core.model import REASONS, Outcome, Phase, Reason, reason_text
+from clutch.core.status import Activity, Change, Segment, phase_activity, transcript_activity
 from clutch.core.views import TaskView
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
@@ -155,7 +155,7 @@ def held(now: float, pid: int) -> Tx[int]:
 
 
 def segments(
-    now: float, views: Sequence[TaskView], most: int = activity.SEGMENTS_MAX
+    now: float, views: Sequence[TaskView], most: int = status.SEGMENTS_MAX
 ) -> Tx[dict[int, list[Segment]]]:
     """Return the segments of each task. One statement, however many tasks there are."""
     numbers = [view.task_id for view in views]
@@ -176,5 +176,5 @@ def segments(
         elif phase.get(task_id) == Phase.RUNNING:
             changes[task_id].append(Change(at, transcript_activity(word)))
     return {
-        view.task_id: activity.segments(view.created_at, now, changes[view.task_id], most) for view in views
+        view.task_id: status.segments(view.created_at, now, changes[view.task_id], most) for view in views
     }

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clutch.core import messages
-from clutch.core.activity import Segment
 from clutch.core.messages import Answer
 from clutch.core.model import REASONS, Delivery, Phase
 from clutch.core.questions import QuestionKind
-from clutch.core.status import call_text, question_text
+from clutch.core.status import Segment, call_text, question_text
 from clutch.core.text.format import main_argument
 from clutch.core.text.why import TimelineEntry
 from clutch.core.timeline import Asked, Handover, Mark, TaskRecord, subagents

@@ -10,7 +10,7 @@ from clutch.core.model import REASONS, Phase, RunState
 from clutch.core.text.why import Arrived, DeliveryAttempt, ReplayStep, TimelineEntry, steps
 from clutch.core.views import TaskView, TranscriptEntry
 from clutch.store.transaction import Tx
-from clutch.transactions import timeline as timeline_tx
+from clutch.transactions import inbox as timeline_tx
 from clutch.transactions.conditions import IS_OPEN, IS_WORKING
 from clutch.transactions.read import tasks
 from clutch.transactions.read.inbox import UnsentMessage, sent_for
