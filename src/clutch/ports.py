@@ -66,6 +66,7 @@ class ToolContext:
     )
     on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
     files: str | None = None  #: the task's own directory with `in` and `out`, which may not be there yet
+    traceparent: str | None = None  #: W3C trace context, for programs that trace their own work
     reached: str | None = None  #: that of another task, which the call names and may read
     results: str | None = (
         None  #: the directory of this session's large tool results, which may not be there yet
@@ -266,6 +267,7 @@ class RuntimeJob:
     workspace: str
     key: str
     model: str | None = None
+    traceparent: str | None = None  #: W3C trace context, for agents that trace their own work
     files: str | None = None  #: the task's directory: `in` was given to it, `out` is handed over
     say: Callable[[str], None] = _silent
     think: Callable[[str], None] = _silent

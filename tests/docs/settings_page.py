@@ -53,6 +53,7 @@ EXAMPLES: dict[str, Any] = {
     "database": {"env": "CLUTCH_DATABASE"}, "rootTokens": 2000000, "dayTokens": 5000000, "rootUsd": "5.00",
     "dayUsd": "20.00", "deleteTranscriptAfter": "7d", "maxAgeHours": "7d", "idleTimeout": "3m",
     "approvalTimeoutMinutes": "1d", "runTimeoutSeconds": "15m", "thinking": "high", "maxSpawnDepth": 2,
+    "otel.endpoint": "http://127.0.0.1:4318",
 }  # fmt: skip
 
 

@@ -72,6 +72,7 @@ class Obedient:
         self._told: dict[str, list[str]] = {}
         self._cancelled = asyncio.Event()
         self._client: Any = None
+        self._meta: dict[str, Any] = {}
 
     def on_connect(self, conn: Any) -> None:
         self._client = conn
@@ -108,6 +109,7 @@ class Obedient:
         told.append(text)
         if self._sessions is not None:
             (self._sessions / session_id).write_text(json.dumps(told))
+        self._meta = more
         verb, words = COMMAND.findall(text)[-1]
         said = await getattr(self, f"_{verb}")(session_id, words)
         await self._say(session_id, said)
@@ -121,6 +123,9 @@ class Obedient:
 
     async def _echo(self, session_id: str, words: str) -> str:
         return words
+
+    async def _trace(self, session_id: str, words: str) -> str:
+        return str(self._meta.get("traceparent"))
 
     async def _stream(self, session_id: str, words: str) -> str:
         await self._client.session_update(session_id, acp.update_agent_thought_text("hm"))

@@ -131,6 +131,12 @@ async def test_agent_gets_no_secret_and_is_served_no_file(
     assert (said["env"]["MINE"], said["env"]["EXTRA"], said["served"]) == ("given", "1", "refused: -32601")
 
 
+async def test_agent_gets_the_trace_of_its_run(tmp_path: Path) -> None:
+    traced = f"00-{1:032x}-{2:016x}-01"
+    answer = await runtime(tmp_path).run(job("trace", tmp_path, traceparent=traced))
+    assert answer.text == traced
+
+
 class ThreadedWalls:
     """A sandbox that blocks while it is made and removed, and notes in which threads that was."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -141,6 +142,14 @@ async def test_key_of_a_call_reaches_the_server_without_naming_the_session(tools
     ]
     assert keys[0] == keys[1] != keys[2]
     assert "agent" not in keys[0].split("\n")[1]
+
+
+async def test_the_trace_of_a_call_reaches_the_server(tools: McpTools) -> None:
+    traced = f"00-{1:032x}-{2:016x}-01"
+    context = ToolContext("/w", "s", "k")
+    given = [await tools.run("all__trace", {}, replace(context, traceparent=one)) for one in (traced, None)]
+    assert traced in given[0]
+    assert "None" in given[1]
 
 
 async def test_changed_description_disables_the_tool_until_it_is_approved(

@@ -19,6 +19,7 @@ from clutch.core.model import Hook, Outcome
 from clutch.core.policy import ENDS, ON_PARENT_END, Policy, QueueMode
 from clutch.core.validation import check
 from clutch.models.provider import Provider
+from clutch.observability import OtelSettings
 from clutch.runtimes.acp_process import AcpAgent
 from clutch.surfaces.listen import ListenSettings
 from clutch.tools.mcp import McpServer
@@ -42,6 +43,7 @@ class Settings:
     #: Address of a PostgreSQL database. None = SQLite in the state directory.
     database: str | None = field(default=None, repr=False)
     listening: ListenSettings = field(default_factory=ListenSettings)
+    otel: OtelSettings = field(default_factory=OtelSettings)
 
     def __post_init__(self) -> None:
         check(self)
@@ -242,6 +244,10 @@ ROOT: Mapping[str, To] = {
     "worker.maxSessions": To("policy.work.sessions_max"),
     "worker.claimFirst": To("policy.work.claim_first"),
     "database": To("database", Maybe(Secret())),
+    "otel.endpoint": To("otel.endpoint"),
+    "otel.headers": To("otel.headers", _SECRETS),
+    "otel.content": To("otel.content"),
+    "otel.every": To("otel.every_s"),
     "headless": To("policy.is_headless"),
 }
 
@@ -364,6 +370,7 @@ NEEDS_RESTART = (
     "gateway.",
     "worker.",
     "database",
+    "otel.",
 )
 
 

@@ -209,6 +209,7 @@ def _job(run: OpenRun) -> RuntimeJob:
         session_key=about.session_key,
         workspace=about.workspace or ".",
         key=f"{about.session_key}:{run.head - _made_since(run)}",
+        traceparent=run.traceparent(),
         model=about.model_asked,
         files=run.files,
         cwd=about.cwd or ".",

@@ -149,6 +149,14 @@ class OpenRun:
             fence=self.fence,
         )
 
+    def traceparent(self, call_key: str | None = None) -> str | None:
+        """Return the trace context for a tool call, or for the run itself. None: traces are off."""
+        known = self.services.traces
+        if known is None:
+            return None
+        span_id = known.run(self.run_id) if call_key is None else known.tool(call_key)
+        return known.traceparent(self.about.root_id, span_id)
+
     @property
     def files(self) -> str | None:
         """The directory of its task. A main session has none."""

@@ -22,6 +22,7 @@ from clutch.core.messages import Usage
 from clutch.core.model import Definition, Hook, ToolOffer
 from clutch.core.policy import Policy
 from clutch.core.spawn import SpawnRequest
+from clutch.core.traces import TraceIds
 from clutch.core.views import ConfigReport
 from clutch.engine import output_schema
 from clutch.engine.external_run import ExternalRun
@@ -123,6 +124,7 @@ class Services:
     workspaces: Workspaces | None = None  #: without it no child gets a workspace of its own
     files: TaskFiles | None = None  #: without it no child is given files, and none hands any over
     mentions: Mentions | None = None  #: without it `@path` in a message is plain text
+    traces: TraceIds | None = None  #: without it MCP servers and ACP agents get no trace context
     results: ResultFiles | None = None  #: without it the middle of a large tool result is lost
     lives: Lives | None = None
     new_push_key: Callable[[], PushKey] | None = None  #: without it no device is notified

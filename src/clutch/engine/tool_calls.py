@@ -225,17 +225,18 @@ async def _keep(run: OpenRun, name: str, text: str) -> None:
 
 
 def _context(run: OpenRun, place: int, reached: str | None) -> ToolContext:
-    about = run.about
+    about, key = run.about, f"{run.session_id}:{run.head}:{place}"
     return ToolContext(
         workspace=about.workspace or ".",
         session_key=about.session_key,
-        key=f"{run.session_id}:{run.head}:{place}",
+        key=key,
         cwd=about.cwd or ".",
         network=about.rights.network,
         is_sandboxed=run.is_sandboxed,
         on_output=lambda text: run.tell("tool:output", text),
         files=run.files,
         reached=reached,
+        traceparent=run.traceparent(key),
         results=None if run.services.results is None else run.services.results.path(run.session_id),
     )
 

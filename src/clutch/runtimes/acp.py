@@ -199,7 +199,9 @@ class AcpRuntime:
         try:
             session_id, text = await self._opened(job, connection, program)
             listener.is_listening = True
-            response = await self._prompted(connection, session_id, text, listener, program)
+            response = await self._prompted(
+                connection, session_id, text, listener, program, traceparent=job.traceparent
+            )
         finally:
             listener.is_listening = False
             listener.leave()
@@ -264,11 +266,16 @@ class AcpRuntime:
         text: str,
         listener: Listener,
         program: Program,
+        *,
+        traceparent: str | None,
     ) -> PromptResponse:
         from acp import text_block
 
+        meta = {} if traceparent is None else {"traceparent": traceparent}  # sent as `_meta`
         async with BackgroundTasks() as tasks:
-            prompting = tasks.call(connection.prompt(session_id, [text_block(text)]), "clutch-acp-prompt")
+            prompting = tasks.call(
+                connection.prompt(session_id, [text_block(text)], **meta), "clutch-acp-prompt"
+            )
             try:
                 await self._listened(prompting, listener, program)
                 return await self._answered(prompting, program)

@@ -4,6 +4,8 @@ The allowed changes of a run's state are `core.run.RUN_MOVES`; what a run decide
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clutch.core.model import RunState
 from clutch.core.run import RUN_MOVES, Counters
 from clutch.store.transaction import Tx
@@ -92,3 +94,9 @@ def end(now: float, run_id: int, reason: str) -> Tx[None]:
 def end_open(now: float, session_id: int, reason: str) -> Tx[None]:
     """End the run of a session that is stopped, if one is open."""
     yield f"{_END} AND session_id = ? AND ended_at IS NULL", (now, reason, session_id)
+
+
+def mark_traced(now: float, run_ids: Sequence[int]) -> Tx[None]:
+    """A collector has acknowledged the spans of these runs, which have ended."""
+    del now
+    yield "UPDATE runs SET traced = 1 WHERE id {any}", (list(run_ids),)

@@ -244,6 +244,7 @@ class Clutch(Api):
             providers=self._providers,
             runtimes=self._runtimes,
             hooks=self._hooks,
+            otel=said.otel,
         )
         self.url: str | None = None  #: where it is served, while it is
         self._claim: Claim | None = None  #: while it is served

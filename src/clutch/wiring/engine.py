@@ -35,6 +35,8 @@ from clutch.models.prices import ListedPrices, preload
 from clutch.models.provider import Provider, TrialResult, trial_result
 from clutch.models.rate_limiter import Throttled
 from clutch.models.router import OFFLINE, Router
+from clutch.observability import OtelSettings
+from clutch.observability.exporter import exporting
 from clutch.offline_reader import DATABASE_FILE
 from clutch.ports import (
     Channel,
@@ -342,6 +344,7 @@ def offline_model(latency: Callable[[ModelRequest], float] = watchable_latency) 
 WORKSPACES = "workspaces"  #: in the state directory: those of isolated children
 RESULTS = "results"  #: ... large tool results, by session
 TASKS = "tasks"  #: ... and the files given to children and handed over by them
+NO_TRACES = OtelSettings()
 NO_CHANNELS: Mapping[str, Channel] = MappingProxyType({})
 NO_RUNTIMES: Mapping[str, Runtime] = MappingProxyType({})
 
@@ -369,14 +372,14 @@ async def running_engine(
     providers: Sequence[Provider] = (),
     runtimes: Mapping[str, Runtime] = NO_RUNTIMES,
     hooks: HookRegistry | None = None,
+    otel: OtelSettings = NO_TRACES,
 ) -> AsyncIterator[Engine]:
     """`channels` by the name that routes begin with; what is meant for another one waits in the outbox.
     `hooks`: the receivers registered when it starts. `models` and `toolbox` replace those of Clutch."""
     clock, policy, home, router = clock or SystemClock(), policy or Policy(), home_of(state), None
     if toolbox is None or isinstance(toolbox, AllTools) or runtimes:
         guard_imports(policy, home)
-    if hooks is not None:
-        policy, channels = _hooked(hooks, policy, channels)
+    policy, channels = _hooked(hooks, policy, channels)
     async with AsyncExitStack() as stack:
         db, lives = await open_store(stack, home, database, clock, policy)
         await asyncio.to_thread(_hide, home, database)
@@ -415,7 +418,7 @@ async def running_engine(
         await surely(policy.work.tick_s, lambda: db.alone(sessions.entitle, services.policy))
         services.frozen_s = stack.enter_context(freeze_watch(clock.now))
         worker = Worker(services, clock, has_leases=database is not None)
-        await stack.enter_async_context(_at_work(worker, _with_push(channels, services, clock)))
+        await stack.enter_async_context(_at_work(worker, _with_push(channels, services, clock), otel))
         yield Engine(db, services, worker, clock)
 
 
@@ -465,17 +468,21 @@ def guard_imports(policy: Policy, home: Path) -> None:
 
 
 def _hooked(
-    hooks: HookRegistry, policy: Policy, channels: Mapping[str, Channel]
+    hooks: HookRegistry | None, policy: Policy, channels: Mapping[str, Channel]
 ) -> tuple[Policy, Mapping[str, Channel]]:
+    if hooks is None:
+        return policy, channels
     hooks.add_installed()
     known = {**channels, HOOK_CHANNEL: hooks} if hooks.names else channels
     return replace(policy, hooks=hooks.names), known
 
 
 @asynccontextmanager
-async def _at_work(worker: Worker, channels: Mapping[str, Channel]) -> AsyncIterator[None]:
-    """From the moment it is registered until everything it held is handed over."""
-    async with asyncio.TaskGroup() as group:
+async def _at_work(
+    worker: Worker, channels: Mapping[str, Channel], otel: OtelSettings
+) -> AsyncIterator[None]:
+    """From the moment it is registered until everything it held is handed over, and the last traces are exported."""
+    async with exporting(worker.services, otel), asyncio.TaskGroup() as group:
         group.create_task(work(worker, channels))
         await worker.ready.wait()
         try:

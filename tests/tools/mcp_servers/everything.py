@@ -92,6 +92,13 @@ async def key(ctx: Context) -> str:
 
 
 @server.tool()
+async def trace(ctx: Context) -> str:
+    """The trace that the call belongs to."""
+    meta = ctx.request_context.meta or {}
+    return str(meta.get("traceparent"))
+
+
+@server.tool()
 async def reword(words: str, ctx: Context) -> str:
     """Changes what `echo` says about itself, and tells so."""
     server.remove_tool("echo")

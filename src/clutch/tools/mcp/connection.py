@@ -43,6 +43,8 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from opentelemetry.context import attach, detach  # a dependency of the MCP library
+from opentelemetry.propagate import extract
 from pydantic import TypeAdapter, ValidationError
 
 from clutch.contain import BackgroundTasks
@@ -330,14 +332,20 @@ class Connection:
                 return found
         raise McpServerError(f"lists more than {TOOLS_MAX} tools or does not stop listing")
 
-    async def call(self, tool: str, args: Mapping[str, Any], key: str) -> CallToolResult:
+    async def call(
+        self, tool: str, args: Mapping[str, Any], key: str, traceparent: str | None = None
+    ) -> CallToolResult:
         """Raises Gone, Refused. A cancelled call is cancelled at the server too."""
         meta = cast("RequestParamsMeta", {"clutch-agents/idempotencyKey": key})
         params = CallToolRequestParams(name=tool, arguments=dict(args), _meta=meta)
+        # The library puts the current trace context into `_meta`, in place of any that is there.
+        token = attach(extract({} if traceparent is None else {"traceparent": traceparent}))
         try:
             result = await self._session.send_request(CallToolRequest(params=params), _RESULT)
         except (MCPError, ValidationError) as error:
             raise self._error_of(error) from error
+        finally:
+            detach(token)
         if isinstance(result, InputRequiredResult):
             raise McpServerError("asks for input from a person during the call, which is not supported")
         return result

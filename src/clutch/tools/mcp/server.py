@@ -339,7 +339,7 @@ class Server:
         limit = self.settings.call_timeout_s
         try:
             async with asyncio.timeout(limit):
-                result = await life.connection.call(tool, args, _key(context))
+                result = await life.connection.call(tool, args, _key(context), context.traceparent)
         except TimeoutError as error:
             life.is_doubtful = True
             raise ToolFailed(
