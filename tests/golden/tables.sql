@@ -51,7 +51,7 @@ CREATE TABLE replies(
 CREATE TABLE runs(
   id INTEGER PRIMARY KEY, session_id INTEGER NOT NULL, generation INTEGER NOT NULL, by_person INTEGER NOT NULL,
   parked_until REAL, crashes INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
-  progress_head INTEGER NOT NULL DEFAULT 0, started_at REAL NOT NULL, ended_at REAL, stop_reason TEXT, route TEXT, state TEXT NOT NULL DEFAULT 'running');
+  progress_head INTEGER NOT NULL DEFAULT 0, started_at REAL NOT NULL, ended_at REAL, stop_reason TEXT, route TEXT, state TEXT NOT NULL DEFAULT 'running', traced INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE sessions(
   id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, agent_id TEXT NOT NULL,
   parent_id INTEGER, root_id INTEGER NOT NULL, depth INTEGER NOT NULL, lane TEXT NOT NULL, role TEXT NOT NULL,
@@ -75,6 +75,8 @@ CREATE TABLE tasks(
   plan TEXT NOT NULL, plan_round INTEGER NOT NULL,
   wake_at REAL, deadline_at REAL, clock_left_s REAL, started_at REAL, ended_at REAL,
   created_at REAL NOT NULL, result_sha TEXT, value TEXT, evidence TEXT, retained INTEGER NOT NULL DEFAULT 1, archived_at REAL, files TEXT, late_text TEXT, late_at REAL, stays INTEGER NOT NULL DEFAULT 0, shelf INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '', notify_parent INTEGER NOT NULL DEFAULT 1);
+CREATE TABLE trace_exporter(
+  id INTEGER PRIMARY KEY, identity TEXT NOT NULL, since REAL NOT NULL, owner INTEGER)WITHOUT ROWID;
 CREATE TABLE usage(
   session_id INTEGER NOT NULL, call_no INTEGER NOT NULL, run_id INTEGER NOT NULL, at REAL NOT NULL,
   state INTEGER NOT NULL DEFAULT 0, model TEXT NOT NULL, effective TEXT,
@@ -85,6 +87,7 @@ CREATE TABLE workers(
   id INTEGER PRIMARY KEY, lease_until REAL NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
   version TEXT NOT NULL, started_at REAL NOT NULL);
 CREATE INDEX bindings_session ON bindings(session_id);
+CREATE INDEX deliveries_run ON deliveries(run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX deliveries_task ON deliveries(task_id);
 CREATE INDEX events_at ON events(at, task_id, seq);
 CREATE INDEX inbox_dead ON inbox(session_id, id) WHERE state = 2;
@@ -99,6 +102,7 @@ CREATE INDEX replies_at ON replies(at);
 CREATE INDEX runs_crashed ON runs(session_id) WHERE crashes > 0 AND ended_at IS NULL;
 CREATE UNIQUE INDEX runs_open ON runs(session_id) WHERE ended_at IS NULL;
 CREATE INDEX runs_session ON runs(session_id);
+CREATE INDEX runs_untraced ON runs(ended_at) WHERE traced = 0 AND ended_at IS NOT NULL;
 CREATE INDEX sessions_due ON sessions(lane, due, id) WHERE owner IS NULL AND due IS NOT NULL;
 CREATE INDEX sessions_heartbeat ON sessions(heartbeat_at) WHERE heartbeat_at IS NOT NULL;
 CREATE INDEX sessions_history ON sessions(history) WHERE history IS NOT NULL;
