@@ -395,8 +395,32 @@ class TaskFiles(Protocol):
         """These sides, or all of it. Raises FilesFailed."""
         ...
 
+    async def fetch(self, shelf: FileVersion) -> bool:
+        """Bring the files to this machine where only another one has them. Return whether they are here.
+
+        Raises FilesFailed."""
+        ...
+
     async def kept(self) -> list[FileVersion]:
         """Those that there are here."""
+        ...
+
+
+class Blobs(Protocol):
+    """Contents of files by key (`a/b/c`), for machines that do not share a disk. All idempotent; raise FilesFailed."""
+
+    async def put(self, key: str, content: bytes) -> None:
+        """Durable and whole when this returns; a reader never sees a part."""
+        ...
+
+    async def get(self, key: str) -> bytes | None: ...
+
+    async def keys(self, folder: str) -> list[str]:
+        """Return the keys beneath `folder/`, sorted."""
+        ...
+
+    async def delete(self, folder: str) -> None:
+        """Delete all keys beneath `folder/`."""
         ...
 
 

@@ -52,6 +52,7 @@ EXAMPLES: dict[str, Any] = {
     "pushHosts": ["push.example.org:8443"], "pushContact": "mailto:ops@example.com",
     "database": {"env": "CLUTCH_DATABASE"}, "rootTokens": 2000000, "dayTokens": 5000000, "rootUsd": "5.00",
     "dayUsd": "20.00", "deleteTranscriptAfter": "7d", "maxAgeHours": "7d", "idleTimeout": "3m",
+    "store": "s3://team-files/clutch",
     "approvalTimeoutMinutes": "1d", "runTimeoutSeconds": "15m", "thinking": "high", "maxSpawnDepth": 2,
     "otel.endpoint": "http://127.0.0.1:4318",
 }  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, get_type_hints
 
+from clutch.blobs import FileStoreSettings
 from clutch.channels import Webhook, WebhookChannel
 from clutch.config import types
 from clutch.config.types import Either, Kind, Many, Maybe, Named, OneOf, Plain, Record, Secret, Table
@@ -42,6 +43,7 @@ class Settings:
     acp: tuple[AcpAgent, ...] = ()
     #: Address of a PostgreSQL database. None = SQLite in the state directory.
     database: str | None = field(default=None, repr=False)
+    files: FileStoreSettings = field(default_factory=FileStoreSettings)
     listening: ListenSettings = field(default_factory=ListenSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
 
@@ -248,6 +250,8 @@ ROOT: Mapping[str, To] = {
     "otel.headers": To("otel.headers", _SECRETS),
     "otel.content": To("otel.content"),
     "otel.every": To("otel.every_s"),
+    "files.store": To("files.store"),
+    "files.databaseMaxBytes": To("files.database_bytes_max"),
     "headless": To("policy.is_headless"),
 }
 
@@ -371,6 +375,7 @@ NEEDS_RESTART = (
     "worker.",
     "database",
     "otel.",
+    "files.",
 )
 
 

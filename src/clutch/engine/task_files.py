@@ -13,7 +13,8 @@ from clutch.engine.services import Services
 from clutch.errors import StoreError
 from clutch.logs import logger
 from clutch.ports import FilesFailed, SideWorkFailed, TaskFiles, Workspaces
-from clutch.transactions import retention, task_files, workers
+from clutch.store.transaction import Database
+from clutch.transactions import blobs, retention, task_files, workers
 
 log = logger(__name__)
 
@@ -169,3 +170,38 @@ class Sweeper:
         while found := await db.read(retention.fading, policy, self._faded_upto):
             await drop(self._services, await db.alone(retention.fade, policy, found))
         self._faded_upto = upto
+
+
+# --------------------------------------------------------------------------------------------------
+# Contents of files in the database, where several machines work on it.
+
+
+class DatabaseBlobs:
+    """`clutch.ports.Blobs` on the database itself. A busy database fails no task: the files stay on the disk."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def put(self, key: str, content: bytes) -> None:
+        with _unavailable():
+            await self._db.tx((), blobs.put, key, content)
+
+    async def get(self, key: str) -> bytes | None:
+        with _unavailable():
+            return await self._db.read(blobs.get, key)
+
+    async def keys(self, folder: str) -> list[str]:
+        with _unavailable():
+            return await self._db.read(blobs.names, folder)
+
+    async def delete(self, folder: str) -> None:
+        with _unavailable():
+            await self._db.tx((), blobs.delete, folder)
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise FilesFailed(f"files: {error}") from error

@@ -32,7 +32,7 @@ from clutch.engine.open_run import OpenRun
 from clutch.engine.prompt import spilled
 from clutch.engine.spawn import Spawned, spawn_all
 from clutch.errors import Forbidden, InvalidInput, NotFound
-from clutch.ports import ToolContext, ToolFailed
+from clutch.ports import FilesFailed, ToolContext, ToolFailed
 from clutch.transactions import authority, questions, task_files, turn, turn_end
 from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body
 from clutch.transactions.sessions import Stale
@@ -204,7 +204,7 @@ async def _one(
 async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
     try:
         reached = await _reached(run, call)
-    except (Forbidden, NotFound) as error:
+    except (Forbidden, NotFound, FilesFailed) as error:
         return str(error), True
     context = _context(run, place, reached)
     try:
@@ -251,7 +251,9 @@ async def _reached(run: OpenRun, call: Call) -> str | None:
     if files is None or named is None or named.task_id is None:
         return None
     await run.services.db.read(authority.check, run.caller, Verb.READ, named.task_id)
-    return files.path(await run.services.db.read(task_files.file_version_of, named.task_id))
+    version = await run.services.db.read(task_files.file_version_of, named.task_id)
+    await files.fetch(version)
+    return files.path(version)
 
 
 def _told(run: OpenRun, call: Call, place: int, said: QuestionAnswer | None) -> Result:

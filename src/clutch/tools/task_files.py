@@ -50,10 +50,10 @@ _LOOKED_AT_MAX = 1000  # entries of an `out/`; a task that made more hands over 
 
 class LocalTaskFiles:
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
 
     def path(self, version: FileVersion) -> str:
-        return str(self._root / _name(version))
+        return str(self.root / _name(version))
 
     def exists(self, version: FileVersion) -> bool:
         return os.path.lexists(self.path(version))
@@ -69,6 +69,13 @@ class LocalTaskFiles:
 
     async def remove(self, version: FileVersion, *sides: Side) -> None:
         await _in_thread(self._remove, version, sides)
+
+    async def fetch(self, version: FileVersion) -> bool:
+        return self.exists(version)
+
+    async def restore(self, version: FileVersion, side: Side, files: Sequence[Attachment]) -> None:
+        """Write the files of one side as another machine left them. What is here already stays."""
+        await _in_thread(self._put if side is Side.IN else self._restore_out, version, files)
 
     async def kept(self) -> list[FileVersion]:
         return await _in_thread(self._kept)
@@ -87,6 +94,16 @@ class LocalTaskFiles:
                 _write(folder, MANIFEST, manifest)
                 os.fsync(folder)
             os.fsync(here)
+
+    def _restore_out(self, version: FileVersion, files: Sequence[Attachment]) -> None:
+        with (
+            self._at(version, create=True) as here,
+            alone(here),
+            _entered(here, Side.OUT, create=True) as folder,
+        ):
+            for file in files:
+                with suppress(FileExistsError):
+                    _write(folder, file.name, file.content)
 
     def _handed(self, version: FileVersion, rules: AttachmentRules) -> Handed:
         files: list[StoredFile] = []
@@ -113,7 +130,7 @@ class LocalTaskFiles:
     def _remove(self, version: FileVersion, sides: Sequence[Side]) -> None:
         with suppress(FileNotFoundError):
             if not sides:
-                with opened(self._root) as root:
+                with opened(self.root) as root:
                     return remove(root, _name(version))
             with suppress(NotADirectoryError), self._at(version) as here:
                 for side in sides:
@@ -121,15 +138,15 @@ class LocalTaskFiles:
 
     def _kept(self) -> list[FileVersion]:
         try:
-            return sorted(_version(name) for name in os.listdir(self._root) if _NAME.fullmatch(name))
+            return sorted(_version(name) for name in os.listdir(self.root) if _NAME.fullmatch(name))
         except FileNotFoundError:
             return []
 
     @contextmanager
     def _at(self, version: FileVersion, *, create: bool = False) -> Iterator[int]:
         if create:
-            self._root.mkdir(0o700, parents=True, exist_ok=True)
-        with opened(self._root) as root, _entered(root, _name(version), create=create) as here:
+            self.root.mkdir(0o700, parents=True, exist_ok=True)
+        with opened(self.root) as root, _entered(root, _name(version), create=create) as here:
             yield here
 
     @contextmanager

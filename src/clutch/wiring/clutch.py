@@ -245,6 +245,7 @@ class Clutch(Api):
             runtimes=self._runtimes,
             hooks=self._hooks,
             otel=said.otel,
+            file_store=said.files,
         )
         self.url: str | None = None  #: where it is served, while it is
         self._claim: Claim | None = None  #: while it is served

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from clutch.blobs import FileStoreSettings, SizedBlobs, large_blobs
 from clutch.channels import HookRegistry
 from clutch.config.keys import Settings
 from clutch.core import delivery
@@ -27,6 +28,7 @@ from clutch.engine.live import Bus
 from clutch.engine.outbox import work
 from clutch.engine.prompt import Documents, Surroundings
 from clutch.engine.services import BlockIds, Services, StoredPins, StoredSubscriptions, freeze_watch, surely
+from clutch.engine.task_files import DatabaseBlobs
 from clutch.engine.worker import Worker
 from clutch.errors import ClutchError, InvalidInput, StateDirectoryInUse
 from clutch.models.demo_model import OfflineModel, watchable_latency
@@ -67,6 +69,7 @@ from clutch.tools.sandbox.lifetime import wait_until_hidden
 from clutch.tools.sandbox.policy import Sandbox
 from clutch.tools.sandbox.process import SandboxKind, sandbox_kind
 from clutch.tools.sandbox.protected_files import COMMANDS, finish, is_settled, unread_instructions
+from clutch.tools.shared_files import SharedTaskFiles
 from clutch.tools.task_files import LocalResultFiles, LocalTaskFiles
 from clutch.transactions import sessions
 from clutch.transactions.outbox import CHANNEL as HOOK_CHANNEL
@@ -139,6 +142,17 @@ def place_of(home: Path, what: str, database: str | None) -> Path:
     parts = urlsplit(database)
     place = f"{parts.hostname}:{parts.port}{parts.path}?{parts.query}"
     return home / what / hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
+def _task_files(
+    home: Path, database: str | None, db: Database, settings: FileStoreSettings
+) -> LocalTaskFiles:
+    """Files of tasks; in a database that several machines share, each can fetch those of the others."""
+    local = LocalTaskFiles(place_of(home, TASKS, database))
+    if database is None:
+        return local
+    blobs = SizedBlobs(DatabaseBlobs(db), large_blobs(settings), settings.database_bytes_max)
+    return SharedTaskFiles(local, blobs)
 
 
 def make_private(state: Path) -> None:
@@ -373,6 +387,7 @@ async def running_engine(
     runtimes: Mapping[str, Runtime] = NO_RUNTIMES,
     hooks: HookRegistry | None = None,
     otel: OtelSettings = NO_TRACES,
+    file_store: FileStoreSettings | None = None,
 ) -> AsyncIterator[Engine]:
     """`channels` by the name that routes begin with; what is meant for another one waits in the outbox.
     `hooks`: the receivers registered when it starts. `models` and `toolbox` replace those of Clutch."""
@@ -385,8 +400,7 @@ async def running_engine(
         await asyncio.to_thread(_hide, home, database)
         if models is None:
             models, router = await open_models(stack, providers, policy, clock)
-        tools = toolbox or AllTools(policy.limits, ToolSettings(), home)
-        own_tools = _own_tools(stack, tools)
+        own_tools = _own_tools(stack, tools := toolbox or AllTools(policy.limits, ToolSettings(), home))
         is_sandboxed = own_tools is not None and own_tools.is_sandboxed
         policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_sandboxed))
         services = Services(
@@ -403,7 +417,7 @@ async def running_engine(
             hooks=hooks,
             channels=channels,
             workspaces=LocalWorkspaces(place_of(home, WORKSPACES, database), is_sandboxed=is_sandboxed),
-            files=LocalTaskFiles(place_of(home, TASKS, database)),
+            files=_task_files(home, database, db, file_store or FileStoreSettings()),
             mentions=WorkspaceMentions(),
             results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,

@@ -62,6 +62,9 @@ class SimFiles:
         else:
             self._world.files.pop(shelf, None)
 
+    async def fetch(self, shelf: FileVersion) -> bool:
+        return self.exists(shelf)
+
     async def kept(self) -> list[FileVersion]:
         return sorted(self._world.files)
 

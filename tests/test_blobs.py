@@ -1,0 +1,170 @@
+"""One conformance suite for every blob store: the database, a shared directory, an S3-compatible server."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from clutch.blobs import DirectoryBlobs, FileStoreSettings, ObjectBlobs, SizedBlobs, large_blobs
+from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Side
+from clutch.engine.task_files import DatabaseBlobs
+from clutch.errors import InvalidInput
+from clutch.ports import Blobs, FilesFailed
+from clutch.tools.shared_files import SharedTaskFiles
+from clutch.tools.task_files import LocalTaskFiles
+from clutch.wiring.engine import SystemClock
+from tests.postgres_server import postgres_dsn, postgres_server
+
+__all__ = ["postgres_dsn", "postgres_server"]
+
+pytestmark = pytest.mark.anyio
+
+BUCKET = "files"
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    address = f"http://127.0.0.1:{port}"
+    with urlopen(Request(f"{address}/{BUCKET}", method="PUT")):  # noqa: S310 - loopback
+        pass
+    yield address
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgres", "directory", "s3"])
+async def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Blobs]:
+    async with AsyncExitStack() as stack:
+        match request.param:
+            case "directory":
+                yield DirectoryBlobs(tmp_path / "shared")
+            case "s3":
+                _use(request)
+                yield ObjectBlobs(f"s3://{BUCKET}/{secrets.token_hex(4)}")
+            case "sqlite":
+                from clutch.store.sqlite import SqliteStore
+
+                yield DatabaseBlobs(
+                    await stack.enter_async_context(SqliteStore(tmp_path / "clutch.db", SystemClock()))
+                )
+            case _:
+                from clutch.store.postgres import PostgresStore
+
+                dsn = request.getfixturevalue("postgres_dsn")
+                yield DatabaseBlobs(await stack.enter_async_context(PostgresStore(dsn, SystemClock())))
+
+
+def _use(request: pytest.FixtureRequest) -> None:
+    """Point the usual variables at the test server."""
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3_server"))
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+
+
+async def test_content_comes_back_byte_for_byte(blobs: Blobs) -> None:
+    content = bytes(range(256)) * 5000
+    await blobs.put("tasks/7.0/out/ü x %41.bin", content)
+    await blobs.put("tasks/7.0/out/empty", b"")
+    assert await blobs.get("tasks/7.0/out/ü x %41.bin") == content
+    assert await blobs.get("tasks/7.0/out/empty") == b""
+    assert await blobs.get("tasks/7.0/out/other") is None
+
+
+async def test_putting_again_replaces(blobs: Blobs) -> None:
+    await blobs.put("tasks/7.0/in/a", b"first")
+    await blobs.put("tasks/7.0/in/a", b"second")
+    assert await blobs.get("tasks/7.0/in/a") == b"second"
+    assert await blobs.keys("tasks/7.0") == ["tasks/7.0/in/a"]
+
+
+async def test_keys_and_delete_stay_within_their_folder(blobs: Blobs) -> None:
+    names = [
+        "tasks/7.0/in/a",
+        "tasks/7.0/out/b",
+        "tasks/7.0/out/.hidden",
+        "tasks/71.0/in/a",
+        "tasks/7.1/in/a",
+    ]
+    for name in names:
+        await blobs.put(name, b"x")
+    assert await blobs.keys("tasks/7.0/out") == ["tasks/7.0/out/.hidden", "tasks/7.0/out/b"]
+    await blobs.delete("tasks/7.0")
+    await blobs.delete("tasks/7.0")
+    assert await blobs.keys("tasks") == ["tasks/7.1/in/a", "tasks/71.0/in/a"]
+
+
+async def test_name_cannot_lead_out_of_the_shared_directory(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path / "shared")
+    await blobs.put("tasks/../../escape", b"x")
+    assert not (tmp_path / "escape").exists()
+    assert await blobs.get("tasks/../../escape") == b"x"
+
+
+async def test_large_content_goes_to_the_large_store(tmp_path: Path) -> None:
+    small, large = DirectoryBlobs(tmp_path / "small"), DirectoryBlobs(tmp_path / "large")
+    blobs = SizedBlobs(small, large, 4)
+    await blobs.put("t/a", b"1234")
+    await blobs.put("t/b", b"12345")
+    assert (await small.keys("t"), await large.keys("t")) == (["t/a"], ["t/b"])
+    assert (await blobs.get("t/b"), await blobs.keys("t")) == (b"12345", ["t/a", "t/b"])
+    with pytest.raises(FilesFailed, match=r"files\.store"):
+        await SizedBlobs(small, None, 4).put("t/c", b"12345")
+
+
+def test_address_that_names_no_store_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="s3://BUCKET"):
+        large_blobs(FileStoreSettings(store="ftp://host/folder"))
+
+
+async def test_store_that_does_not_answer_is_an_error_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with pytest.raises(FilesFailed):
+        await ObjectBlobs("s3://files/x").get("a")
+
+
+# ---- the files of tasks on two machines --------------------------------------------------------------------------
+
+VERSION = FileVersion(7)
+
+
+async def test_another_machine_reads_and_fetches_the_files_of_a_task(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path / "shared")
+    here = SharedTaskFiles(LocalTaskFiles(tmp_path / "here"), blobs)
+    there = SharedTaskFiles(LocalTaskFiles(tmp_path / "there"), blobs)
+    await here.put(VERSION, [Attachment("notes.md", b"given")])
+    out = Path(here.path(VERSION)) / Side.OUT
+    out.mkdir()
+    (out / "report.txt").write_bytes(b"done")
+    await here.handed(VERSION, AttachmentRules())
+
+    assert await there.read(VERSION, "report.txt") == b"done"
+    assert not there.exists(VERSION)
+    assert await there.fetch(VERSION)
+    place = Path(there.path(VERSION))
+    assert (place / "in" / "notes.md").read_bytes() == b"given"
+    assert (place / "out" / "report.txt").read_bytes() == b"done"
+    await there.remove(VERSION)
+    assert await blobs.keys("tasks") == []
+
+
+async def test_files_stay_local_while_the_store_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / "shared").write_text("not a directory")
+    files = SharedTaskFiles(LocalTaskFiles(tmp_path / "here"), DirectoryBlobs(tmp_path / "shared"))
+    await files.put(VERSION, [Attachment("notes.md", b"given")])
+    assert (Path(files.path(VERSION)) / "in" / "notes.md").read_bytes() == b"given"
