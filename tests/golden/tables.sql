@@ -3,6 +3,7 @@ CREATE TABLE alerts(
 CREATE TABLE bindings(
   channel TEXT NOT NULL, account TEXT NOT NULL, thread TEXT NOT NULL, session_id INTEGER NOT NULL,
   bound_at REAL NOT NULL, used_at REAL NOT NULL, PRIMARY KEY(channel, account, thread))WITHOUT ROWID;
+CREATE TABLE blobs(name TEXT PRIMARY KEY, content BLOB NOT NULL, at REAL NOT NULL);
 CREATE TABLE calls(
   session_id INTEGER NOT NULL, seq INTEGER NOT NULL, idx INTEGER NOT NULL, run_id INTEGER NOT NULL, name TEXT NOT NULL,
   replay_safe INTEGER NOT NULL, PRIMARY KEY(session_id, seq, idx))WITHOUT ROWID;
