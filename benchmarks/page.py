@@ -119,7 +119,7 @@ async def measured(count: int, rep: int, seconds: float = SECONDS) -> Row:
         async with beside("load_server", *given) as gateway:
             client = Client(await next_line(gateway), read_private(state / "token"))
             await _spawn(client, count)
-            await asyncio.sleep(WARM_S)
+            await asyncio.sleep(min(WARM_S, seconds))
             before = await _cost(client, gateway.pid, seconds / 2)
             async with _page() as (page, tools):
                 code = (await client.ask("POST", "/v1/browser/code", {}))["code"]

@@ -39,8 +39,8 @@ POSTGRES_FIXTURES = {"own_server", "postgres_server", "shared_postgres"}
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """Three workers for two cores: tests wait for processes, disks and timers during half of their time."""
-    return max(2, (os.cpu_count() or 2) * 3 // 2)
+    """Four workers for two cores: tests wait for processes, browsers and timers during half of their time."""
+    return max(2, (os.cpu_count() or 2) * 2)
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

@@ -22,8 +22,9 @@ from tests.surfaces.test_page import CARD
 CLICKS = 200
 SCREEN: Any = {"width": 1280, "height": 2000}  #: high enough for all cards
 OPEN_MAX = 9
+HASTENED = 2
 #: What stands below the pointer for a shorter time, no user has seen there.
-SEEN_MS = 300
+SEEN_MS = 300 // HASTENED
 #: Record in the page what each press hits, and whether the same item stood at that point before.
 RECORD = """(seenMs) => {
   window.presses = [];
@@ -127,7 +128,7 @@ def decided(now: float) -> Tx[set[str]]:
 def test_no_press_decides_about_an_item_that_was_not_below_the_pointer(
     browser: Browser, tmp_path: Path
 ) -> None:
-    with asking(tmp_path / "state") as db, opened(browser, db, viewport=SCREEN) as page:
+    with asking(tmp_path / "state") as db, opened(browser, db, HASTENED, viewport=SCREEN) as page:
         storm = Storm(db, page, seed=15)
         go(page, db, "view=inbox")
         for _ in range(4):
@@ -137,7 +138,7 @@ def test_no_press_decides_about_an_item_that_was_not_below_the_pointer(
         while storm.clicks < CLICKS:
             storm.click()
             # Between two clicks some cards stand long enough to be pressed.
-            page.wait_for_timeout(storm.random.randrange(250))
+            page.wait_for_timeout(storm.random.randrange(250 // HASTENED))
         page.mouse.move(5, 5)
         page.wait_for_function(
             "() => ![...document.querySelectorAll('.said')].some((one) => one.textContent === 'Sending')"

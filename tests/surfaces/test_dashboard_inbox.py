@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -445,12 +445,9 @@ SMALL = """() => [...document.querySelectorAll("button, select, nav a, textarea,
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_filled_views(
-    db: Served, browser: Browser, scheme: Literal["light", "dark"], width: int
-) -> None:
+def test_axe_finds_nothing_in_filled_views(db: Served, browser: Browser, width: int) -> None:
     everything(db)
-    with opened(browser, db, viewport={"width": width, "height": 844}, color_scheme=scheme) as page:
+    with opened(browser, db, viewport={"width": width, "height": 844}) as page:
         go(page, db, "view=inbox")
         expect(page.locator(CARD)).to_have_count(5)
         expect(card(page, "thirsty").get_by_role("button", name="Approve")).to_be_enabled()
@@ -475,11 +472,8 @@ def test_axe_finds_nothing_in_filled_views(
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_empty_views(
-    db: Served, browser: Browser, scheme: Literal["light", "dark"], width: int
-) -> None:
-    with opened(browser, db, viewport={"width": width, "height": 844}, color_scheme=scheme) as page:
+def test_axe_finds_nothing_in_empty_views(db: Served, browser: Browser, width: int) -> None:
+    with opened(browser, db, viewport={"width": width, "height": 844}) as page:
         for view, says in (
             ("inbox", "Nothing needs a decision."),
             ("undelivered", "Nothing is undelivered."),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -170,16 +169,13 @@ def test_a_dialog_can_be_used_with_the_keyboard_open(db: Served, phone: Page) ->
     expect(phone.get_by_role("textbox", name="Message")).to_be_in_viewport()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_view_fits_a_phone_and_axe_finds_nothing(
-    db: Served, browser: Browser, scheme: Literal["light", "dark"]
-) -> None:
+def test_every_view_fits_a_phone_and_axe_finds_nothing(db: Served, browser: Browser) -> None:
     family(db)
     spawned(db, "run it", "dangerous")
     spawned(db, f"x {LONG_WORD}", LONG_LABEL)
     spawned(db, "ask openly", LONG_WORD[:64])
     size = {"width": WIDTH, "height": HEIGHT}
-    with opened(browser, db, viewport=size, color_scheme=scheme, has_touch=True) as page:
+    with opened(browser, db, viewport=size, has_touch=True) as page:
         expect(page.locator(CARD)).to_have_count(2)
         expect(page.get_by_role("button", name="Approve")).to_be_enabled()
         for name in names(page):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -298,13 +298,10 @@ def test_everything_is_reached_with_the_keyboard(db: Served, page: Page, over: s
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(
-    db: Served, browser: Browser, scheme: Literal["light", "dark"], width: int
-) -> None:
+def test_axe_finds_nothing(db: Served, browser: Browser, width: int) -> None:
     root = planted(db)
     size = {"width": width, "height": 844}
-    with opened(browser, db, viewport=size, color_scheme=scheme, has_touch=width == 390) as page:
+    with opened(browser, db, viewport=size, has_touch=width == 390) as page:
         show(page, db, root)
         expect(arrow(page, ids_of(db, root).get("helper", ""))).to_have_attribute(
             "data-state", "deferred", timeout=PATIENT

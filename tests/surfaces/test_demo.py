@@ -102,11 +102,12 @@ def tree_of(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_the_demo_surveys_the_folder_it_is_given_and_leaves_it_as_it_was(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_the_demo_surveys_its_folder_is_killed_once_and_resumes(tmp_path: Path, folder: Path) -> None:
     before = tree_of(folder)
-    made = demo(tmp_path, "--dir", folder)
+    done = subprocess.run(
+        **command(tmp_path, "--dir", folder), capture_output=True, text=True, timeout=120, check=True
+    )
+    made = json.loads(done.stdout)
     assert_whole(made, folder)
     assert tree_of(folder) == before
     state = Path(made["state_dir"])
@@ -116,17 +117,14 @@ def test_the_demo_surveys_the_folder_it_is_given_and_leaves_it_as_it_was(
     assert_not_made_up(made)
     assert (state / "answer.txt").read_text() == made["answer"] + "\n"
     assert json.loads((state / "report.json").read_text()) == made
+    assert_killed_once(made, done.stderr)
 
 
-def test_the_worker_is_killed_once_in_the_middle_and_resumes(tmp_path: Path, folder: Path) -> None:
-    done = subprocess.run(
-        **command(tmp_path, "--dir", folder), capture_output=True, text=True, timeout=120, check=True
-    )
-    made = json.loads(done.stdout)
+def assert_killed_once(made: Mapping[str, Any], shown: str) -> None:
     assert (made["kills"], made["kills_in_flight"], made["repeated_unsafe_tools"]) == (1, 1, 0)
     assert made["resumed"] == len(made["resumes"]) > 0
     assert any(resumed["step"] > 1 for resumed in made["resumes"])
-    before, _, after = done.stderr.partition("kill -9 ")
+    before, _, after = shown.partition("kill -9 ")
     assert ": done: " in before, "a result that is kept"
     assert ": resumed at step " in after
     assert re.search(r"(?m)^[│ ]*[├└]── done · .* · resumed at step \d+ · delivered$", after)
@@ -222,29 +220,34 @@ def at_terminal(started: dict[str, Any], columns: int) -> tuple[int, str]:
     return running.wait(PATIENCE_S), shown.replace("\r", "")
 
 
-@pytest.mark.parametrize("columns", [80, 160])
-def test_at_a_terminal_it_ends_with_a_report_for_people(tmp_path: Path, folder: Path, columns: int) -> None:
+def test_at_a_terminal_it_ends_with_a_report_for_people(tmp_path: Path, folder: Path) -> None:
     mark = invented(random.Random())
     started = command(tmp_path, "--dir", folder)
     started["env"] |= {"HOME": str(tmp_path / "home"), "DEMO_MARK": mark}
     before = {path.name for path in tmp_path.iterdir()}
-    code, shown = at_terminal(started, columns)
+    code, shown = at_terminal(started, 80)
     assert code == 0
     (state,) = tmp_path.glob("clutch-demo-*")
     made = json.loads((state / "report.json").read_text())
     assert_whole(made, folder)
     assert '"schema"' not in shown, "JSON is for programs"
-    tree, _, words = shown.partition("\n\n")
+    words = assert_for_people(shown, made, state)
+    assert_nothing_else_is_left(tmp_path, before, state, mark)
+    again = {columns: at_terminal(command(tmp_path, "--resume"), columns)[1] for columns in (80, 160)}
+    assert again[80].partition("main agent")[2] == shown.partition("main agent")[2]
+    assert_for_people(again[160], made, state)
+    assert_dashboard_opens(started, words)
+
+
+def assert_for_people(shown: str, made: Mapping[str, Any], state: Path) -> str:
+    tree, _, words = shown.strip().partition("\n\n")
     assert len([line for line in tree.splitlines() if "── done · " in line]) == made["tasks"]
     assert "resumed at step" in tree
     assert "7 subagents: 7 ok." in words
     assert "Results: 7 delivered, 0 lost, 0 delivered twice." in words
     assert f"Answer     {state}/answer.txt" in words
     assert len(words.splitlines()) <= 12
-    assert_nothing_else_is_left(tmp_path, before, state, mark)
-    again = command(tmp_path, "--resume")
-    assert at_terminal(again, columns)[1].partition("main agent")[2] == shown.partition("main agent")[2]
-    assert_dashboard_opens(started, words)
+    return words
 
 
 def assert_nothing_else_is_left(tmp_path: Path, before: set[str], state: Path, mark: str) -> None:

@@ -289,9 +289,11 @@ def test_init_says_what_is_wrong_with_a_key(
         assert "sk-loopback-secret" not in made.out + made.err
         said = in_a_process("init", "--force", "--json", state=home, **keys).body
         assert (said["ok"], said["test"]["result"]) == (False, result)
+        words = _next_command(made.out)
+        assert words[-4:-2] == ["--model", "offline"]
+        if fault is not Fault.AUTH:
+            return  # the same command each time
         try:
-            words = _next_command(made.out)
-            assert words[-4:-2] == ["--model", "offline"]
             assert in_a_process(*words[:-2], state=home, **keys).code == 0, "the demo model works"
         finally:
             in_a_process("stop", state=home)

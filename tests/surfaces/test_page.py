@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Request, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect
 
 from clutch.errors import ConfigInvalid
 from clutch.surfaces.http.browser import files
@@ -131,6 +132,20 @@ def test_the_page_warns_of_what_the_gateway_knows_to_be_wrong(browser: Browser, 
 # ---- decisions -------------------------------------------------------------------------------------------
 
 CARD = ".cards > li"
+STEADY_MS = re.compile(r"const (SETTLED|KEPT)_MS = (\d+);")
+
+
+def hasten(context: BrowserContext, times: int) -> None:
+    """Divide the times for which a new card takes no press and a decided one stays. `test_a_user_decides_on_the_page`
+    waits for the true ones."""
+    text = files()["/web/steady.js"][0].decode()
+    shorter, count = STEADY_MS.subn(lambda one: f"const {one[1]}_MS = {int(one[2]) // times};", text)
+    assert count == 2
+    context.route(
+        "**/web/steady.js", lambda route: route.fulfill(body=shorter, content_type="text/javascript")
+    )
+
+
 KEPT_MS = 20_000  #: a decided card stays for five seconds
 
 
@@ -163,6 +178,7 @@ def guarded(browser: Browser, tmp_path: Path) -> Iterator[tuple[Served, Page]]:
     """A page whose gateway asks before every shell command."""
     settings = ToolSettings(sandbox=Sandbox.OFF, shell_needs_approval=True)
     with served(tmp_path / "state", policy=FAST, settings=settings) as here, browser.new_context() as context:
+        hasten(context, 4)
         shown = context.new_page()
         shown.goto(typed("open", "--print", "--json", state=here.home).body["url"])
         yield here, shown
@@ -350,7 +366,7 @@ def test_a_text_of_open_marks_does_not_freeze_the_page(page: Page, piece: str) -
     }"""
     is_shown, took_ms = page.evaluate(script, piece)
     assert is_shown
-    assert took_ms < 1_000
+    assert took_ms < 10_000  # on a busy machine; a freeze takes minutes
 
 
 def test_s26_no_word_of_a_child_is_ever_run_or_fetched(db: Served, page: Page) -> None:
