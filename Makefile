@@ -1,6 +1,6 @@
 # The words a contributor types. Each target sets itself up on a machine that has only make and
 # Python >= 3.11 with venv; what setting up says goes to stderr, so that the last line of stdout of
-# demo, trust, bench, scenarios, house and words is their JSON summary. Afterwards the command itself is .venv/bin/clutch.
+# demo, trust, chaos, bench, scenarios, house and words is their JSON summary. Afterwards the command itself is .venv/bin/clutch.
 #
 #   make setup                        .venv from the hashed lock file, Clutch itself editable
 #   make check                        format, lint, types, import rules, docs, words
@@ -10,6 +10,7 @@
 #   make docs       [SITE=DIR]        the documentation with its search, in build/site; fails on a warning
 #   make demo       [ARGS=...]        clutch demo; e.g. ARGS="--chaos --kills 9"
 #   make trust      [SEED=n] [BACKEND=sqlite|postgres|all] [SECONDS=n]  SECONDS cuts it short, and then it is not ok
+#   make chaos      [SECONDS=n] [SEED=n] [ONLY=kill,stop,...]  gateways, servers, links and providers that fail, at once
 #   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli,page] [N=100,1000] [REPS=3]
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
 #   make scenarios  [BACKEND=sqlite|postgres|all]
@@ -43,7 +44,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs check-words
-.PHONY: test test-fast test-lowest docs demo trust bench scenarios house words audit release sbom fmt screenshots lock help clean
+.PHONY: test test-fast test-lowest docs demo trust chaos bench scenarios house words audit release sbom fmt screenshots lock help clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -151,6 +152,11 @@ trust: $(STAMP)
 	@TEST_EXAMPLES=full $(PYTEST_PARALLEL) --quiet -m "hypothesis or scaled" >&2
 	@$(BIN)/python -m tests.trust $(if $(SECONDS),--seconds $(SECONDS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(BACKEND),--backend $(BACKEND))
+
+# Logs and timeline of a run that fails are kept in build/chaos/SEED.
+chaos: $(STAMP)
+	@$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(ONLY),--only $(ONLY))
 
 bench: $(STAMP) browser
 	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(N),--n $(N)) \
