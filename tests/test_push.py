@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clutch.channels import PushChannel, encrypt, new_key, signed
 from clutch.core.devices import (
     PushKey,
     PushKind,
@@ -39,7 +40,6 @@ from clutch.core.devices import (
 )
 from clutch.core.policy import Serving
 from clutch.errors import InvalidInput
-from clutch.push import PushChannel, encrypt, new_key, signed
 from clutch.surfaces.http.browser import SESSIONS_MAX
 from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox

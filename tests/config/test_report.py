@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clutch.config.report import report
+from clutch.config.explain import report
 from clutch.config.sources import ConfigSource, GivenConfig
 from clutch.core.policy import Policy
 from clutch.core.views import ConfigReport, FindingState

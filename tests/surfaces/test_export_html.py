@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from clutch import surfaces
-from clutch.surfaces.page_file import ENTRY, bundle, embedded, module, page_file
+from clutch.cli.page_export import ENTRY, bundle, embedded, module, page_file
 from tests.surfaces.served import Served
 from tests.surfaces.test_dashboard import violations
 from tests.surfaces.test_page import HOSTILE, row, spawned

@@ -16,8 +16,8 @@ from clutch.core.views import NOTHING_USED, Tally
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
 from clutch.transactions.read import costs
-from clutch.transactions.read.budgets import day_name
 from clutch.transactions.read.costs import DELETED, BudgetOwner, Burn, By
+from clutch.transactions.read.tasks import day_name
 
 if TYPE_CHECKING:
     from clutch.api import report_objects as objects

@@ -27,7 +27,7 @@ from clutch.cli import output
 from clutch.cli.output import Exit, answering, home_of, print_object, print_text, say, unloaded
 from clutch.cli.source import source
 from clutch.config import explain, load
-from clutch.config.report import masked
+from clutch.config.explain import masked
 from clutch.core.agents import MAIN
 from clutch.core.redaction import redact
 from clutch.core.text.format import duration, size, typed

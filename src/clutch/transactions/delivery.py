@@ -274,7 +274,7 @@ _PATHS = {path.value: path for path in Path}
 OF_ITS_OWN = ", ".join(sorted(f"'{kind.value}'" for kind in OWN_REPLY_KINDS))
 _STANDING = (
     f"SELECT id, CASE WHEN {IS_OPEN} THEN 1 ELSE 0 END, CASE WHEN kind = 'announce' AND silent = 0 THEN 1 ELSE 0 END,"  # noqa: S608
-    f" {inbox.COLUMNS} FROM inbox WHERE session_id = ? AND taken_seq IS NOT NULL AND "
+    f" {inbox.TRACED_COLUMNS} FROM inbox WHERE session_id = ? AND taken_seq IS NOT NULL AND "
 )
 _UNANSWERED = (
     f"{_STANDING}{IS_OPEN} AND (taken_run = ? OR kind NOT IN ({OF_ITS_OWN})) UNION ALL {_STANDING}{IS_DEAD}"
@@ -292,7 +292,7 @@ def refuse(now: float, policy: Policy, session: SessionRow, run_id: int, error: 
         (session.id, run_id),
     )
     rows = yield (
-        f"SELECT id, kind, attempts, {inbox.COLUMNS} FROM inbox"  # noqa: S608 (constant columns)
+        f"SELECT id, kind, attempts, {inbox.TRACED_COLUMNS} FROM inbox"  # noqa: S608 (constant columns)
         f" WHERE session_id = ? AND {IS_OPEN} AND taken_run = ?",
         (session.id, run_id),
     )
@@ -482,7 +482,7 @@ def _told(now: float, policy: Policy, parcel: OutboxMessage, *, unsure: str | No
     # A person may read what was given up: it is delivered then, and no turn delivers it again.
     start = _ANSWERED_AFTER_ALL if task.delivery is Delivery.DELIVERED else _ANSWERED
     rows = yield (
-        f"{start} AND idem = ? RETURNING session_id, taken_run, {inbox.COLUMNS}",
+        f"{start} AND idem = ? RETURNING session_id, taken_run, {inbox.TRACED_COLUMNS}",
         (parcel.key,),
     )
     for session_id, run_id, *letter in rows:
@@ -497,7 +497,7 @@ def _refused(
     if parcel.task_id is None or parcel.generation is None:
         return
     rows = yield (
-        f"SELECT session_id, taken_run, {inbox.COLUMNS} FROM inbox WHERE idem = ? AND NOT {IS_ANSWERED}",  # noqa: S608
+        f"SELECT session_id, taken_run, {inbox.TRACED_COLUMNS} FROM inbox WHERE idem = ? AND NOT {IS_ANSWERED}",  # noqa: S608
         (parcel.key,),
     )
     event = ev.DeliveryFailed(now, error, parcel.generation, is_permanent)

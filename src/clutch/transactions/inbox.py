@@ -52,7 +52,7 @@ def _why(bubbled_from: int | None) -> str:
 
 
 #: What `Told` is made of, in the inbox.
-COLUMNS = "task_id, generation, path, idem, taken_seq, bubbled_from, route_mode, tried"
+TRACED_COLUMNS = "task_id, generation, path, idem, taken_seq, bubbled_from, route_mode, tried"
 
 _INTO = (
     "INSERT INTO deliveries(task_id, generation, letter, to_session, to_depth, why, route_mode, tried, at, path,"

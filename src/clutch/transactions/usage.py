@@ -18,7 +18,7 @@ from clutch.core.policy import Budgets, Policy
 from clutch.core.text import announce, prompts
 from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import inbox, sessions
-from clutch.transactions.read.budgets import COLUMNS, budget_of, day_name, money
+from clutch.transactions.read.tasks import BUDGET_COLUMNS, budget_of, day_name, money
 from clutch.transactions.sessions import OwnedRun, StepRow
 
 NOTHING = Amount(0, None)
@@ -181,7 +181,7 @@ def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
 
 # ---- budgets as rows ----------------------------------------------------------------------------------
 
-_SELECT = f"SELECT {COLUMNS} FROM purses WHERE name {{any}} ORDER BY name {{lock}}"  # noqa: S608 (constant columns)
+_SELECT = f"SELECT {BUDGET_COLUMNS} FROM purses WHERE name {{any}} ORDER BY name {{lock}}"  # noqa: S608 (constant columns)
 
 
 def chain(session: StepRow) -> Tx[list[Budget]]:

@@ -372,7 +372,7 @@ class Clutch(Api):
 
     def _config_report(self, claim: Claim) -> ConfigReport | None:
         """What of the config file is in force. Reads the file."""
-        from clutch.config.report import report
+        from clutch.config.explain import report
 
         at = claim.address
         if at is None or at.config is None:

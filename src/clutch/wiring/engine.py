@@ -15,7 +15,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from clutch.blobs import FileStoreSettings, SizedBlobs, large_blobs
-from clutch.channels import HookRegistry
+from clutch.channels import HookRegistry, PushChannel, new_key
 from clutch.config.keys import Settings
 from clutch.core import delivery
 from clutch.core.agents import CHECKLIST, LAST, MAIN, NO_TARGET
@@ -52,7 +52,6 @@ from clutch.ports import (
     Toolbox,
     ToolFailed,
 )
-from clutch.push import PushChannel, new_key
 from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory, mark, private
 from clutch.store.transaction import Database

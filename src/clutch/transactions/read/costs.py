@@ -15,8 +15,7 @@ from clutch.core.costs import DAY_S, BarUnit, CostRow, grouped
 from clutch.core.views import NOTHING_USED, Tally
 from clutch.store.transaction import Tx
 from clutch.transactions.conditions import IS_UNTOLD
-from clutch.transactions.read.budgets import COLUMNS, budget_of, day_name
-from clutch.transactions.read.tasks import IS_ENDED_CALL, SPENT, tally
+from clutch.transactions.read.tasks import BUDGET_COLUMNS, IS_ENDED_CALL, SPENT, budget_of, day_name, tally
 
 DELETED = "(deleted)"
 
@@ -141,7 +140,7 @@ def _with_use(owner: BudgetOwner, used: Iterable[tuple[list[str], Tally]], total
     return replace(owner, used=sum(own, NOTHING_USED))
 
 
-_PURSE = ", ".join(f"b.{column.strip()}" for column in COLUMNS.split(","))
+_PURSE = ", ".join(f"b.{column.strip()}" for column in BUDGET_COLUMNS.split(","))
 _BUDGETS = (
     f"SELECT {_PURSE} FROM purses b WHERE b.name = ?",  # noqa: S608 (constant columns)
     f"SELECT {_PURSE}, s.key FROM sessions s JOIN purses b ON b.name = 'root:' || s.id WHERE s.parent_id IS NULL"  # noqa: S608

@@ -18,7 +18,7 @@ from clutch.core.questions import Decision, DecisionContext, QuestionKind, conse
 from clutch.errors import AmbiguousTarget, NotFound
 from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_UNTOLD
-from clutch.transactions.read import budgets, targets
+from clutch.transactions.read import targets, tasks
 from clutch.transactions.read.targets import Standpoint
 
 if TYPE_CHECKING:  # `clutch inbox` without a gateway has none, and does not load it
@@ -193,7 +193,7 @@ def origins(now: float, items: Sequence[InboxItem], policy: Policy | None = None
     for asker, *step in (yield _PATHS, (askers,)):
         paths.setdefault(asker, []).append(PathStep(*step))
     wanted = sorted({str(item.detail["purse"]) for item in items if "purse" in item.detail})
-    purses = {purse.name: purse for purse in (yield from budgets.look(wanted))} if wanted else {}
+    purses = {purse.name: purse for purse in (yield from tasks.budgets_named(wanted))} if wanted else {}
     asked = Counter(item.session_id for item in items)
     found = []
     for item in items:

@@ -9,12 +9,13 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from clutch.core import ids, messages
 from clutch.core.attachments import StoredFile, handed
-from clutch.core.budget import Budget, CallState
+from clutch.core.budget import Budget, BudgetKind, CallState
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
 from clutch.core.model import REASONS, Delivery, Outcome, Phase, Plan
@@ -34,7 +35,50 @@ from clutch.core.views import (
 )
 from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_OPEN, IS_WORKING, open_question
-from clutch.transactions.read import budgets
+
+# --------------------------------------------------------------------------------------------------
+# The rows of budgets as values. `usage` decides which call draws on which.
+#
+# Apart from `usage`, because `clutch ps` reads a store with these and loads no policy.
+
+BUDGET_COLUMNS = (
+    "name, kind, tokens_max, usd_max, tokens_spent, tokens_reserved, usd_spent, usd_reserved, unpriced_calls,"
+    " warned"
+)
+
+
+def budgets_named(names: Sequence[str]) -> Tx[list[Budget]]:
+    """Only to show them: nothing is locked, and what is spent may be more by now."""
+    sql = f"SELECT {BUDGET_COLUMNS} FROM purses WHERE name {{any}} ORDER BY name"  # noqa: S608 (constant columns)
+    return [budget_of(row) for row in (yield sql, (list(names),))]
+
+
+def day_name(at: float) -> str:
+    """Return the name of the budget of the day, which counts in UTC."""
+    return f"{BudgetKind.DAY}:{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
+
+
+def budget_of(row: Row) -> Budget:
+    (
+        name,
+        kind,
+        tokens_max,
+        usd_max,
+        tokens_spent,
+        tokens_reserved,
+        usd_spent,
+        usd_reserved,
+        unpriced,
+        warned,
+    ) = row
+    return Budget(
+        BudgetKind(kind), name, tokens_max, money(usd_max), tokens_spent, tokens_reserved, Decimal(usd_spent),
+        Decimal(usd_reserved), unpriced, bool(warned),
+    )  # fmt: skip
+
+
+def money(text: str | None) -> Decimal | None:
+    return None if text is None else Decimal(text)
 
 
 def one(now: float, task_id: int) -> Tx[TaskView | None]:
@@ -130,7 +174,7 @@ def _about(now: float, ids: list[int]) -> Tx[_About]:
         retries={(row[0], row[1]): row[2] for row in (yield _RETRIES, (ids, now))},
         told={(row[0], row[1]): row[2] for row in (yield _TOLD, (ids,))},
         work=(yield from _work(ids)),
-        purses={purse.name: purse for purse in (yield from budgets.look([f"task:{one}" for one in ids]))},
+        purses={purse.name: purse for purse in (yield from budgets_named([f"task:{one}" for one in ids]))},
     )
 
 
