@@ -268,6 +268,27 @@ def test_a_stream_that_is_joined_late_ends_as_the_whole_answer(db: Served, page:
     expect(page.locator(".streamed")).to_have_count(0)
 
 
+def test_text_is_neither_lost_nor_doubled_when_the_page_shows_something_else_beside_it(
+    db: Served, page: Page
+) -> None:
+    say(page, "delegate helper=slow work")
+    expect(answered(page, "Started.")).to_have_count(1)
+    say(page, "pieces")
+    put(db, "begin ")
+    expect(page.locator(".streamed")).to_contain_text("begin")
+    words = [f"w{number} " for number in range(400)]
+    for start in range(0, 400, 100):
+        put(db, *words[start : start + 50])
+        page.locator(".spawn").get_by_role("link").click()  # the stream brings the text of the task, too
+        put(db, *words[start + 50 : start + 100])
+        expect(page.locator("#panel h2")).to_have_text("helper")
+        page.get_by_role("button", name="Close the task").click()
+    put(db, "end")
+    expect(page.locator(".streamed")).to_have_text(f"begin {''.join(words)}end")
+    db.let_go()
+    put(db, None)
+
+
 # ---- subagents -------------------------------------------------------------------------------------------
 
 

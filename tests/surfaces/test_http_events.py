@@ -354,3 +354,33 @@ def test_text_and_tool_calls_come_only_of_the_sessions_that_are_named(tmp_path: 
     assert live == {mine}
     assert not any(event.name in LIVE_NAMES for event in quiet)
     assert [event.line for event in quiet] == [event.line for event in found if event.id]
+
+
+def test_a_stream_that_chooses_other_sessions_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """400 pieces of two sessions, while the choice changes forty times."""
+    got: dict[str, list[str]] = {}
+    with served(tmp_path / "state", policy=FAST) as db:
+        one, two = (spawned(db.client, f"slow {name}") for name in ("one", "two"))
+        for task in (one, two):
+            seen(db.client, task, lambda task: task["phase"] == "running")
+        with watching(db, f"?include=overview&live={one}") as events:
+            stream = next(event for event in events if event.name == "stream").data["id"]
+            for number in range(400):
+                for task in (one, two):
+                    piece = Live("assistant:text", ids.parse_task_id(task) or 0, 7, str(number))
+                    db.loop.call_soon_threadsafe(db.clutch.services.bus.publish, piece)
+                if number % 10 == 0:
+                    live = f"{one},{two}" if number % 20 else one
+                    assert db.post(f"/v1/events/{stream}/live", {"live": live}).body == {"status": "changed"}
+            last = Live("assistant:text", ids.parse_task_id(one) or 0, 7, "end")
+            db.loop.call_soon_threadsafe(db.clutch.services.bus.publish, last)
+            for event in (event for event in events if event.name == "assistant:text"):
+                got.setdefault(event.data["taskId"], []).append(event.data["text"])
+                if event.data["text"] == "end":
+                    break
+        db.let_go()
+        refused = db.post("/v1/events/none/live", {"live": ""})
+        assert (refused.status, refused.code) == (404, "not_found")
+    assert got[one] == [*map(str, range(400)), "end"]
+    assert len(got[two]) == len(set(got[two]))
+    assert set(got[two]) <= set(got[one])

@@ -101,7 +101,9 @@ class FeedBatch:
 
 class FeedWatcher:
     """`live`: of all tasks, but text and tool calls only of these sessions. A page with a thousand tasks shows those of
-    the one that is open, and four of five events would be written for nothing."""
+    the one that is open, and four of five events would be written for nothing. `name` is for `Feed.change_live`."""
+
+    name: str | None = None
 
     def __init__(
         self, task_id: int | None = None, root_id: int | None = None, live: frozenset[int] | None = None
@@ -189,16 +191,38 @@ class Feed:
             if not self._watchers:
                 await self._begin()
             self._gathered(watcher.key)  # is for those who were there when it came
-            self._watchers.setdefault(watcher.key, set()).add(watcher)
-            self._note_keys()
+            self._join(watcher)
             joined = Joined(self._place, self._arrivals)
         try:
             yield joined
         finally:
-            self._watchers[watcher.key].discard(watcher)
-            if not self._watchers[watcher.key]:
-                del self._watchers[watcher.key]
-                self._note_keys()
+            self._leave(watcher)
+
+    def change_live(self, name: str, live: frozenset[int]) -> bool:
+        """Let an open watcher choose other sessions. False: there is none of this name.
+
+        Nothing is lost or doubled: the change is one step of the event loop, and what was published before it goes to
+        the watchers of that moment."""
+        every = chain.from_iterable(self._watchers.values())
+        watcher = next((one for one in every if one.name == name), None)
+        if watcher is None:
+            return False
+        self._gathered(watcher.key)
+        self._gathered(live)
+        self._leave(watcher)
+        watcher.key = live
+        self._join(watcher)
+        return True
+
+    def _join(self, watcher: FeedWatcher) -> None:
+        self._watchers.setdefault(watcher.key, set()).add(watcher)
+        self._note_keys()
+
+    def _leave(self, watcher: FeedWatcher) -> None:
+        self._watchers[watcher.key].discard(watcher)
+        if not self._watchers[watcher.key]:
+            del self._watchers[watcher.key]
+            self._note_keys()
 
     def _note_keys(self) -> None:
         self._selective = [key for key in self._watchers if isinstance(key, frozenset)]

@@ -367,6 +367,10 @@ class Overview(TypedDict):
     mainCalls: int  #: model calls of main agents in this process; a change says that the ledger has changed
 
 
+class StreamChanged(TypedDict):
+    status: Literal["changed"]
+
+
 class Swept(TypedDict):
     dryRun: bool
     archived: list[str]

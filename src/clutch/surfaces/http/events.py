@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Literal
+from uuid import uuid4
 
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
@@ -16,9 +17,12 @@ from starlette.types import Scope as ASGIScope
 from clutch.api import reads
 from clutch.api.actions import ActionBody
 from clutch.api.feed import Feed, FeedBatch, FeedWatcher
+from clutch.api.objects import StreamChanged
+from clutch.api.problems import Problem
+from clutch.core.authority import Scope
 from clutch.errors import NotFound
 from clutch.store.transaction import Tx
-from clutch.surfaces.http.routes import WIRE, AppState, Ask, Query, route
+from clutch.surfaces.http.routes import WIRE, AppState, Ask, Body, Query, Reply, route
 from clutch.transactions.read import timeline
 from clutch.transactions.read.targets import Standpoint
 
@@ -99,7 +103,8 @@ async def events(ask: Ask[ActionBody, EventsQuery]) -> Response:
     """Live events as Server-Sent Events; `Last-Event-ID`, or `after`, resumes where a connection ended.
 
     With `include=overview` also the counts over all tasks, and `alive` every 2 s. `live`: text and tool calls only of
-    these tasks and sessions, separated by commas; an empty value means of none."""
+    these tasks and sessions, separated by commas; an empty value means of none. With both, the event `stream` has the
+    `id` under which `POST /v1/events/{id}/live` chooses others."""
     query, app = ask.query, ask.app
     after = ask.headers.get("last-event-id") or query.after
     place = None if after is None else timeline.parse(after)
@@ -110,7 +115,22 @@ async def events(ask: Ask[ActionBody, EventsQuery]) -> Response:
         watcher = Stream(task, root, live)
         return Streamed(watcher, _watched(app.feed, watcher, place, app.closing))
     watcher = Stream(task, root, live, ALIVE_S)
+    if isinstance(watcher.key, frozenset):
+        watcher.name = uuid4().hex
     return Streamed(watcher, _with_overview(app, watcher, place))
+
+
+class LiveBody(Body):
+    live: Annotated[str, Field(max_length=LIVE_CHARACTERS_MAX, description="As the parameter of the stream.")]
+
+
+@route("POST", "/v1/events/{id}/live", Scope.READ)
+async def change_live(ask: Ask[LiveBody]) -> Reply[StreamChanged]:
+    """Choose other tasks and sessions for the text of an open stream, which loses no event meanwhile."""
+    chosen = await ask.app.read(_sessions, ask.who, ask.body.live)
+    if not ask.app.feed.change_live(ask.path["id"], chosen):
+        raise Problem("not_found", f"no stream {ask.path['id'][:64]!r} is open", remedy="GET /v1/events")
+    return Reply({"status": "changed"})
 
 
 def _sessions(now: float, who: Standpoint, targets: str) -> Tx[frozenset[int]]:
@@ -132,7 +152,8 @@ async def _with_overview(
     with app.overviews.watching(watcher):
         async with aclosing(events):
             yield await anext(events)
-            # Not before the stream has joined the feed: a page ends its stream before at the first event of this one.
+            if watcher.name is not None:
+                yield f"event: stream\ndata: {json.dumps({'id': watcher.name})}\n\n".encode()
             yield await app.overviews.current(watcher)
             async for written in events:
                 yield written
@@ -163,4 +184,4 @@ async def _watched(
         yield f"event: gap\ndata: {json.dumps({'cursor': watcher.last})}\n\n".encode()
 
 
-ENTRIES = (events,)
+ENTRIES = (events, change_live)

@@ -6,20 +6,17 @@
 import { ask, follow, forgetGateway, isSignedOut, problemText, signIn, Unreachable } from "/web/api.js";
 
 const RETRY_MS = 1000;
-const DRAIN_MS = 500;
-const RUNS_MAX = 100; // whose pieces are counted
 const SILENT_MS = 5000; // two `alive` were missed
 
 let state = "connecting"; // then "live", "lost" or "signed out"
 let lostAt = null;
 let events = null;
-let ending = null; // the stream before, until the next one has begun: steps are not kept, and one in between would be lost
-let hasBegun = false;
+let name = null; // of the stream, once it has begun
+let chosen = ""; // whose text the stream brings
+let isChoosing = false;
 let lastEventAt = 0;
 let retry = null;
 let lastCursor = null; // of the event that was received last
-const LIVE = /^(assistant:|tool:|usage$)/; // pieces: they have a number in their run, and no cursor
-const numbers = new Map(); // run -> the number of its piece that was received last; two streams may bring the same one
 const live = new Map(); // part of the page -> the task or session whose text it shows
 let load = async () => null; // of the present view; returns the cursor from which events continue
 const listeners = new Set();
@@ -37,7 +34,7 @@ export const connection = {
   showLive(place, target) {
     if ((live.get(place) ?? "") === (target ?? "")) return;
     if (target) live.set(place, target); else live.delete(place);
-    if (state === "live") listen(lastCursor);
+    choose();
   },
   start,
   /** Tell the connection how a request of a view ended, so that a dead gateway is noticed at the first failure. */
@@ -64,9 +61,7 @@ function failed(error) {
 
 function abort() {
   events?.abort();
-  ending?.abort();
-  [ending, hasBegun] = [null, false];
-  numbers.clear(); // a gateway that is started again counts anew
+  name = null;
 }
 
 function lose() {
@@ -105,19 +100,33 @@ function sync() {
   return syncing;
 }
 
+/** The tasks and sessions whose text the page shows, as the gateway reads them. */
+const shown = () => [...new Set(live.values())].join(",");
+
+/** Choose whose text the stream brings. It stays open: pieces of a second stream could overtake those of the first.
+ * One request at a time: an older choice must not come after a newer one. */
+async function choose() {
+  if (isChoosing) return;
+  isChoosing = true;
+  while (name !== null && chosen !== shown()) {
+    const stream = name;
+    chosen = shown();
+    await ask(`/v1/events/${stream}/live`, { method: "POST", body: { live: chosen } }).catch((error) => {
+      if (stream !== name) return;
+      failed(error);
+      if (state === "live") listen(lastCursor); // another gateway with the same address does not know the stream
+    });
+  }
+  isChoosing = false;
+}
+
 function listen(cursor) {
-  if (hasBegun) { ending?.abort(); ending = events; } else events?.abort();
-  hasBegun = false;
+  abort();
   const after = cursor ? `&after=${encodeURIComponent(cursor)}` : "";
-  const shown = encodeURIComponent([...new Set(live.values())].join(","));
   const mine = (events = new AbortController());
-  [lastEventAt, lastCursor] = [Date.now(), cursor];
-  const receiveMine = (name, data) => {
-    if (mine.signal.aborted) return;
-    if (mine === events && !hasBegun) { hasBegun = true; endSoon(ending); }
-    if (mine === events || !hasBegun || LIVE.test(name)) receive(name, data);
-  };
-  follow(`/v1/events?include=overview&live=${shown}${after}`, mine.signal, receiveMine).catch(() => null).then(async () => {
+  [lastEventAt, lastCursor, chosen] = [Date.now(), cursor, shown()];
+  const receiveMine = (event, data) => { if (!mine.signal.aborted) receive(event, data); };
+  follow(`/v1/events?include=overview&live=${encodeURIComponent(chosen)}${after}`, mine.signal, receiveMine).catch(() => null).then(async () => {
     if (mine !== events || mine.signal.aborted) return;
     // A stream does not say why it ended. Health does: unreachable, or signed out.
     forgetGateway();
@@ -131,28 +140,14 @@ function listen(cursor) {
   });
 }
 
-/** Pieces from before the next stream began are still on their way; all else the next one brings again. */
-function endSoon(stream) {
-  setTimeout(() => { stream?.abort(); if (ending === stream) ending = null; }, DRAIN_MS);
-}
-
-function receive(name, data) {
+function receive(event, data) {
   lastEventAt = Date.now();
-  if (name === "gap") return lose(); // this reader was too slow: it loads again
-  if (name === "alive" || data === undefined) return;
+  if (event === "gap") return lose(); // this reader was too slow: it loads again
+  if (event === "alive" || data === undefined) return;
   const said = JSON.parse(data);
+  if (event === "stream") { name = said.id; return choose(); }
   lastCursor = said.cursor ?? lastCursor;
-  if (LIVE.test(name) && isKnown(said)) return;
-  for (const act of watchers.get(name) ?? []) act(said, name);
-}
-
-/** Whether the stream before has brought this piece. */
-function isKnown({ runId, seq }) {
-  if (seq <= (numbers.get(runId) ?? -1)) return true;
-  numbers.delete(runId); // the newest stand last
-  numbers.set(runId, seq);
-  if (numbers.size > RUNS_MAX) numbers.delete(numbers.keys().next().value);
-  return false;
+  for (const act of watchers.get(event) ?? []) act(said, event);
 }
 
 setInterval(() => { if (state === "live" && Date.now() - lastEventAt > SILENT_MS) lose(); }, 500);
