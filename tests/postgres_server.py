@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 
 import pytest
 
 from clutch.testing.postgres import PostgresServer, temporary_server
 from tests.patience import PATIENCE_S
+from tests.store.pooler import pooled, pooler
 
 _numbers = itertools.count(1)
 
@@ -38,11 +40,20 @@ def postgres_server() -> PostgresServer:
     return _running_server()
 
 
+@cache
+def _running_pooler(mode: str) -> str:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(pooler(_running_server(), mode, ignored=("direct",)))
+
+
 @pytest.fixture
 def postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
-    name = f"test_{next(_numbers)}"
+    """With POOLER=session or POOLER=transaction in the environment, a PgBouncer in this mode stands between."""
+    name, mode = f"test_{next(_numbers)}", os.environ.get("POOLER")
     postgres_server.execute(f"CREATE DATABASE {name}")
-    yield postgres_server.dsn(name)
+    direct = postgres_server.dsn(name)
+    yield pooled(_running_pooler(mode), direct) if mode else direct
     postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 

@@ -63,6 +63,7 @@ def looking_at_server(dsn: str) -> Iterator[Look]:
     """The same on PostgreSQL. The server stops a read that takes long: StoreError."""
     import asyncio  # a file is read without it, by commands that should be quick
 
+    from clutch.store.postgres_address import parse_address
     from clutch.store.postgres_connection import BEGIN_READING, PostgresSettings, connect_patiently
 
     hurried = PostgresSettings(
@@ -72,7 +73,7 @@ def looking_at_server(dsn: str) -> Iterator[Look]:
         application_name="clutch doctor",
     )
     with asyncio.Runner() as runner:
-        link = runner.run(connect_patiently(dsn, hurried))
+        link = runner.run(connect_patiently(parse_address(dsn).session, hurried))
 
         def ask(start: Start) -> TransactionOutcome:
             try:

@@ -22,7 +22,7 @@ from clutch.config.types import Kind, Many, Maybe, Named, Record, Secret, Table,
 from clutch.core.agents import ActiveHours, Agent, Heartbeat, OnFull
 from clutch.core.model import Lane, Outcome
 from clutch.core.policy import QueueMode
-from clutch.errors import ConfigInvalid
+from clutch.errors import ConfigInvalid, InvalidInput
 from clutch.tools.sandbox.policy import Sandbox
 from tests.examples import examples
 
@@ -189,14 +189,29 @@ def test_a_secret_in_a_file_that_others_read_is_refused_and_never_repeated() -> 
     text = '{models: {providers: {openai: {apiKey: "sk-canary"}}}, database: "postgresql://u:canary@h/d"}'
     assert read(text).settings.providers[0].key({}) == "sk-canary"
     said = refused(text, 0o640)
-    assert [problem.split(": ")[1] for problem in said] == ["models.providers.openai.apiKey", "database"]
+    assert [problem.split(": ")[1] for problem in said] == ["models.providers.openai.apiKey", "database.url"]
     assert all("chmod 600" in problem and "canary" not in problem for problem in said)
     assert "canary" not in repr(read(text).settings)
 
 
+def test_a_database_is_a_url_or_an_object() -> None:
+    url, server = "postgresql://pooler/clutch?sslmode=require", "postgresql://server/clutch"
+    assert read(f'{{database: "{url}"}}').settings.database_address == url
+    assert read('{database: {env: "DB"}}', DB=url).settings.database_address == url
+    assert read("{database: null}").settings.database_address is None
+    text = f'{{database: {{direct: {{env: "DB"}}, schema: "fleet", url: "{url}"}}}}'
+    address = read(text, DB=server).settings.database_address
+    assert address == f"{url}&direct=postgresql%3A%2F%2Fserver%2Fclutch&schema=fleet"
+
+
+def test_what_belongs_to_a_database_needs_one() -> None:
+    with pytest.raises(InvalidInput, match=r"database\.url.*missing"):
+        _ = read('{database: {schema: "fleet"}}').settings.database_address
+
+
 def test_a_variable_that_is_not_set_is_named() -> None:
     (problem,) = refused('{database: {env: "NO_SUCH"}}')
-    assert problem == "1:12: database: there is no variable 'NO_SUCH' in the environment"
+    assert problem == "1:12: database.url: there is no variable 'NO_SUCH' in the environment"
 
 
 def test_a_file_that_others_write_or_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -104,7 +104,9 @@ def test_no_secret_is_in_a_report(process: Process) -> None:
         }}"""
     )
     found = process.report()
-    assert {"database", "models.providers", "mcp.servers", "channels"} <= {one.key for one in found.findings}
+    assert {"database.url", "models.providers", "mcp.servers", "channels"} <= {
+        one.key for one in found.findings
+    }
     assert SECRET not in str(found)
     process.source.settings = process.source.load()
     loaded = process.report()

@@ -60,6 +60,7 @@ def test_every_example_is_accepted_and_is_not_the_default(entry: ConfigKey) -> N
         "LAB_KEY": "k",
         "OPS_WEBHOOK": "https://example.com/ops",
         "CLUTCH_DATABASE": "postgresql://h/d",
+        "CLUTCH_DATABASE_DIRECT": "postgresql://h/d",
     }
     text = json.dumps(config(entry))
     found = load.read(text, Path("/clutch.json"), 0o600, environment)

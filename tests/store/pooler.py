@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -21,7 +22,9 @@ PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbi
 
 
 @contextmanager
-def pooler(server: PostgresServer, mode: str, *, ignored: tuple[str, ...] = ()) -> Iterator[str]:
+def pooler(
+    server: PostgresServer, mode: str, *, ignored: tuple[str, ...] = (), options: str = ""
+) -> Iterator[str]:
     """The address prefix of a PgBouncer in `mode`; `ignored` are the startup parameters it drops silently."""
     if PROGRAM is None:
         pytest.skip("NO POOLER: pgbouncer is not installed (Debian, Ubuntu: apt install pgbouncer)")
@@ -32,7 +35,8 @@ def pooler(server: PostgresServer, mode: str, *, ignored: tuple[str, ...] = ()) 
     (here / "settings").write_text(
         f"[databases]\n* = host={upstream} user=postgres\n[pgbouncer]\nlisten_port = 6432\nlisten_addr =\n"
         f"unix_socket_dir = {here}\nauth_type = any\nauth_file = {here}/users\npool_mode = {mode}\n"
-        f"logfile = {here}/log\n" + (f"ignore_startup_parameters = {','.join(ignored)}\n" if ignored else "")
+        f"logfile = {here}/log\nmax_client_conn = 1000\ndefault_pool_size = 60\n{options}\n"
+        + (f"ignore_startup_parameters = {','.join(ignored)}\n" if ignored else "")
     )
     account = ("-u", Path(upstream).owner()) if os.geteuid() == 0 else ()
     process = subprocess.Popen(
@@ -56,3 +60,8 @@ def _wait_for(socket: Path, process: subprocess.Popen[bytes]) -> None:
         assert process.poll() is None, "PgBouncer ended"
         assert time.monotonic() < give_up_at, "PgBouncer does not listen"
         os.sched_yield()
+
+
+def pooled(where: str, direct: str) -> str:
+    """The address of the database of `direct` through the pooler at `where`, with the way around it."""
+    return f"postgresql://postgres@{urlsplit(direct).path}?{where}&direct={quote(direct, safe='')}"

@@ -18,7 +18,6 @@ from clutch.testing.postgres import PostgresServer
 from tests.patience import PATIENCE_S
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock, settled, stalled_postgres, until_waiting
-from tests.store.pooler import pooler
 
 pytestmark = pytest.mark.anyio
 
@@ -258,16 +257,3 @@ async def test_reading_goes_on_while_every_writer_waits(store: PostgresStore, po
     async with stalled_postgres(store, postgres_dsn):
         values = [settled(store.read(t.value_of, counter)) for counter in range(1, 10)]
         assert await asyncio.gather(*values) == [0] * 9
-
-
-@pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
-@pytest.mark.parametrize("ignores", [False, True])
-async def test_a_pooler_is_recognised_and_refused_with_the_remedy(
-    postgres_server: PostgresServer, mode: str, ignores: bool
-) -> None:
-    """PgBouncer refuses our startup parameters by default; told to ignore them, it used to leak advisory locks."""
-    parameters = tuple(PostgresSettings().server_settings()) if ignores else ()
-    with pooler(postgres_server, mode, ignored=parameters) as where:
-        store = PostgresStore(f"postgresql://postgres@/postgres?{where}", TickingClock(), schema=SCHEMA)
-        with pytest.raises(UnsupportedStore, match=r"PgBouncer.*address of the PostgreSQL server itself"):
-            await store.open()

@@ -19,9 +19,11 @@ from clutch.core.authority import ToolPolicy
 from clutch.core.model import Hook, Outcome
 from clutch.core.policy import ENDS, ON_PARENT_END, Policy, QueueMode
 from clutch.core.validation import check
+from clutch.errors import InvalidInput
 from clutch.models.provider import Provider
 from clutch.observability import OtelSettings
 from clutch.runtimes.acp_process import AcpAgent
+from clutch.store.postgres_address import with_parts
 from clutch.surfaces.listen import ListenSettings
 from clutch.tools.mcp import McpServer
 from clutch.tools.registry import ToolSettings
@@ -41,14 +43,30 @@ class Settings:
     channels: tuple[WebhookChannel, ...] = ()
     #: External agents that can run as subagents. runtime "acp" is the first one.
     acp: tuple[AcpAgent, ...] = ()
-    #: Address of a PostgreSQL database. None = SQLite in the state directory.
+    #: Address of a PostgreSQL database. None = SQLite in the state directory. `database: "…"` is short for it.
     database: str | None = field(default=None, repr=False)
+    #: Address of the server itself, where `database.url` is a pooler in transaction mode. The lock that proves a
+    #: gateway alive and the notifications between gateways use it.
+    database_direct: str | None = field(default=None, repr=False)
+    #: Schema of the tables; it is created if it is missing. Gateways in different schemas of one database do not meet.
+    database_schema: str | None = None
     files: FileStoreSettings = field(default_factory=FileStoreSettings)
     listening: ListenSettings = field(default_factory=ListenSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def database_address(self) -> str | None:
+        """The address with everything that the config says about it. Raises InvalidInput."""
+        if self.database is not None:
+            return with_parts(self.database, direct=self.database_direct, schema=self.database_schema)
+        if self.database_direct is not None or self.database_schema is not None:
+            raise InvalidInput(
+                "database.url", "missing: `database.direct` and `database.schema` belong to it"
+            )
+        return None
 
 
 def get(settings: Any, path: str) -> Any:
@@ -245,7 +263,9 @@ ROOT: Mapping[str, To] = {
     "worker.toolGrace": To("policy.work.tool_grace_s"),
     "worker.maxSessions": To("policy.work.sessions_max"),
     "worker.claimFirst": To("policy.work.claim_first"),
-    "database": To("database", Maybe(Secret())),
+    "database.url": To("database", Maybe(Secret())),
+    "database.direct": To("database_direct", Maybe(Secret())),
+    "database.schema": To("database_schema"),
     "otel.endpoint": To("otel.endpoint"),
     "otel.headers": To("otel.headers", _SECRETS),
     "otel.content": To("otel.content"),
@@ -351,7 +371,7 @@ FORMS: Mapping[type, Mapping[str, To]] = {
 ALIASES: Mapping[str, str] = {"agents.defaults.subagents.archiveAfterMinutes": "archive.afterMinutes"}
 
 #: An object that may be written as one of its values: `sandbox: "off"` is `sandbox: {mode: "off"}`.
-SHORT_FORMS: Mapping[str, str] = {"sandbox": "mode"}
+SHORT_FORMS: Mapping[str, str] = {"sandbox": "mode", "database": "url"}
 
 #: Keys that a running process cannot apply: they are bound to sockets, threads and processes, or registered elsewhere.
 NEEDS_RESTART = (

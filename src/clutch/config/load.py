@@ -134,7 +134,7 @@ class ConfigReader:
             elif isinstance(known, To):
                 self.places[here] = member.key_at
                 yield from self._said(made, _joined(inner, key), here, known, member)
-            elif here in SHORT_FORMS and isinstance(member.node.value, str):
+            elif here in SHORT_FORMS and _is_short(member.node.value):
                 short = {SHORT_FORMS[here]: Member(member.key_at, member.node)}
                 node_ = replace(member.node, value=short)
                 yield from self._walk(made, known, node_, here, _joined(inner, key))
@@ -313,6 +313,11 @@ def _simple(kind: Kind, value: Any) -> Any:
 
 
 # ---- texts -------------------------------------------------------------------------------------------------
+
+
+def _is_short(value: Any) -> bool:
+    """Whether an object is written as one of its values: a text, null, or the name of a variable that has the text."""
+    return value is None or isinstance(value, str) or (isinstance(value, Mapping) and set(value) == {"env"})
 
 
 def _joined(path: str, key: str) -> str:

@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,16 +34,18 @@ from clutch.store.jobs import (
     new_job,
     tell,
 )
+from clutch.store.postgres_address import LockSpace, parse_address
+from clutch.store.postgres_checks import check_server, connected, ensure_schema, schema_of, suited
 from clutch.store.postgres_connection import (
     BEGIN_READING,
+    TROUBLE,
     DeadConnection,
-    HintExchange,
     Link,
-    PostgresLives,
     PostgresSettings,
     connect_patiently,
-    refuse_unsuitable_server,
+    reason,
 )
+from clutch.store.postgres_sessions import HintExchange, PostgresLives
 from clutch.store.transaction import (
     DatabaseStats,
     Keys,
@@ -191,9 +193,6 @@ def _pause(attempt: int) -> float:
     return spread * _FIRST_PAUSE_S * float(2**attempt)
 
 
-#: Any number will do, as long as every gateway takes the same one.
-_MIGRATION_LOCK: Final = 0x_C1_07_C4
-
 #: How long the second of two gateways waits while the first one changes the schema.
 _MIGRATION_S: Final = 600.0
 
@@ -202,7 +201,12 @@ _READ_TRIES: Final = 3
 
 
 class PostgresStore:
-    """Open it with `async with`, or `open()` and `close()`. Any number of processes may use one database."""
+    """Open it with `async with`, or `open()` and `close()`. Any number of processes may use one database.
+
+    Behind a pooler that shares server connections, only hints and lives go around it (`database.direct`)."""
+
+    lives: PostgresLives  #: once it is open
+    _hints: HintExchange
 
     def __init__(
         self,
@@ -213,17 +217,15 @@ class PostgresStore:
         settings: PostgresSettings | None = None,
     ) -> None:
         self.stats = DatabaseStats()
-        self._dsn = dsn
+        self._address = parse_address(dsn)
         self._clock = clock
         self._schema = schema
-        self._settings = settings or PostgresSettings()
+        self._settings = self._shared_settings = settings or PostgresSettings()
         self._listeners: list[Listener] = []
         self._shared = JobQueue()
         self._alone = JobQueue()
         self._idle_readers: list[Link] = []
         self._reader_slots = asyncio.Semaphore(self._settings.readers)
-        self._hints = HintExchange(self._connect, self._tell_listeners)
-        self.lives = PostgresLives(self._connect)
         self._tasks = BackgroundTasks()
         self._pumping: list[asyncio.Task[None]] = []
         self._exchanging: asyncio.Task[None] | None = None
@@ -231,7 +233,14 @@ class PostgresStore:
 
     async def open(self) -> Self:
         """Check the server, migrate, then start serving. Returns when hints of other processes are received."""
-        await self._prepare()
+        try:
+            self._shared_settings = await suited(self._address, self._settings)
+            space = await self._prepare()
+        except TROUBLE as error:
+            raise StoreLost(f"the database failed while it was checked ({reason(error)})") from error
+        straight, ping_s = self._connect_directly, self._settings.ping_s
+        self._hints = HintExchange(straight, space.channel, self._tell_listeners, ping_s=ping_s)
+        self.lives = PostgresLives(straight, space.lives, self._tasks, ping_s=ping_s)
         listening = asyncio.Event()
         pumps = [self._pump(self._shared, self._settings.batch_max) for _ in range(self._settings.pumps)]
         pumps += [self._pump(self._alone, 1) for _ in range(self._settings.alone_connections)]
@@ -298,25 +307,30 @@ class PostgresStore:
             raise StoreError("the store is closed")
 
     async def _connect(self) -> Link:
-        return await connect_patiently(self._dsn, self._settings)
+        return await connect_patiently(self._address, self._shared_settings)
 
-    async def _prepare(self) -> None:
+    async def _connect_directly(self) -> Link:
+        return await connect_patiently(self._address.session, self._settings)
+
+    async def _prepare(self) -> LockSpace:
         patient = replace(
             self._settings,
             lock_timeout_s=_MIGRATION_S,
             statement_timeout_s=_MIGRATION_S,
             transaction_s=_MIGRATION_S,
         )
-        link = await connect_patiently(self._dsn, patient)
-        try:
-            await refuse_unsuitable_server(link)
+        async with AsyncExitStack() as stack:
+            link = await connected(stack, self._address.session, patient)
+            await check_server(link, await connected(stack, self._address, self._shared_settings))
+            schema = await schema_of(link, self._address.schema)
+            space = LockSpace.of(schema)
             # Of several gateways that start at once one migrates; the others find it done.
-            await link.raw.execute(f"SELECT pg_advisory_lock({_MIGRATION_LOCK})")
+            await link.raw.execute(f"SELECT pg_advisory_lock({space.migration})")
+            await ensure_schema(link, schema)
             known = dialect.load(self._schema, Dialect.POSTGRES)
             for migration in await _must(link, partial(dialect.missing, migrations=known)):
                 await _must(link, partial(dialect.apply, migration=migration))
-        finally:
-            await link.close()
+            return space
 
     def _pump(self, queue: JobQueue, batch_max: int) -> Pump:
         return Pump(

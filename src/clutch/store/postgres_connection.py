@@ -8,9 +8,8 @@ statements of many and the rows still find their way back."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-from collections.abc import Awaitable, Callable, Sequence
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -27,7 +26,8 @@ from clutch.errors import (
 )
 from clutch.store.dialect import Dialect, is_reading, is_returning, numbered, statement_text
 from clutch.store.jobs import Answers, Lockstep, Start, StatementGroup
-from clutch.store.transaction import LOOK, Row, Spoiled, TransactionOutcome
+from clutch.store.postgres_address import PostgresAddress
+from clutch.store.transaction import Row, Spoiled, TransactionOutcome
 
 try:
     import asyncpg
@@ -36,22 +36,20 @@ except ImportError as error:
         "PostgreSQL needs the driver `asyncpg`: pip install 'clutch-agents[postgres]'"
     ) from error
 
-#: 14 is the oldest that its own community still repairs, and has client_connection_check_interval.
-_OLDEST_SERVER: Final = 14
-
 _HAS_TRANSACTION_TIMEOUT: Final = 17
-
-_CACHED_STATEMENTS: Final = 1000
 
 #: Between tries to reach a server that is away.
 _FIRST_PAUSE_S: Final = 0.05
 _LAST_PAUSE_S: Final = 1.0
 
-#: A pooler hands one server connection to many clients: the locks that say which process is alive leak to others, and
-#: the timeouts that free the rows of a frozen process are not set.
-_POOLER: Final = (
-    "a connection pooler such as PgBouncer answers at this address ({sign}); Clutch keeps locks and timeouts on its"
-    " connections, which a pooler does not preserve: set `database` to the address of the PostgreSQL server itself"
+#: For each server where an address names several: one that is away must leave time for the others.
+_ONE_OF_SEVERAL_S: Final = 2.0
+
+#: What a server answers only while it takes writes: not a standby, nor a former primary that was left up read-only.
+#: It is asked with every BEGIN, so that no connection stays with the old server after a failover.
+PING: Final = (
+    "SELECT 1 / CASE WHEN pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool"
+    " THEN 0 ELSE 1 END"
 )
 
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -69,6 +67,10 @@ _HOPELESS: Final = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.ClientConfigurationError,
+    # A setting of the URL that the server does not know, or not with this value.
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidParameterValueError,
+    asyncpg.CantChangeRuntimeParamError,
 )
 
 _LOSSES: Final = (
@@ -105,26 +107,48 @@ class PostgresSettings:
     batch_max: int = 256
     alone_connections: int = 2
     readers: int = 4
+    #: How often a quiet connection is asked whether its server still takes writes.
+    ping_s: float = 5.0
     application_name: str = "clutch"
+    #: A pooler gives each transaction another server connection: what is set must be set inside of the transaction.
+    is_shared: bool = False
+    #: Before that is known nothing is set at all: a pooler would keep it for its other clients.
+    is_bare: bool = False
+    cached_statements: int = 1000
 
     @property
     def connections_max(self) -> int:
         """Return how many connections a gateway opens: beside these, one for hints and one for its process lock."""
         return self.pumps + self.alone_connections + self.readers + 2
 
-    def server_settings(self) -> dict[str, str]:
-        return {
-            "application_name": self.application_name,
+    def safety(self, server_major: int) -> dict[str, str]:
+        """What every connection must have; the server says so before the connection is used."""
+        timeouts = {
             "idle_in_transaction_session_timeout": _milliseconds(self.idle_in_transaction_s),
             "statement_timeout": _milliseconds(self.statement_timeout_s),
             "lock_timeout": _milliseconds(self.lock_timeout_s),
-            # A server notices within half a minute that our machine is gone, and frees its locks.
-            "tcp_keepalives_idle": "10",
-            "tcp_keepalives_interval": "5",
-            "tcp_keepalives_count": "4",
-            # Small statements by the thousand: compiling them costs more than running them.
-            "jit": "off",
         }
+        if server_major >= _HAS_TRANSACTION_TIMEOUT:
+            timeouts["transaction_timeout"] = _milliseconds(self.transaction_s)
+        # The sockets behind a pooler are its own.
+        return timeouts if self.is_shared else timeouts | _KEEPALIVES
+
+
+#: A server notices within half a minute that our machine is gone, and frees its locks.
+_KEEPALIVES: Final = {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "4",
+}
+
+#: Our machine notices within ten seconds that the server's is gone.
+_SOCKET_OPTIONS: Final = (
+    ("SOL_SOCKET", "SO_KEEPALIVE", 1),
+    ("IPPROTO_TCP", "TCP_KEEPIDLE", 4),
+    ("IPPROTO_TCP", "TCP_KEEPINTVL", 2),
+    ("IPPROTO_TCP", "TCP_KEEPCNT", 3),
+    ("IPPROTO_TCP", "TCP_USER_TIMEOUT", 10_000),  # milliseconds, for what was sent and not acknowledged
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +162,11 @@ class _Text:
 class Link:
     """One connection. `is_lost` once: for ever."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, preface: str = PING) -> None:
         self.raw = raw
         self.is_lost = False
+        #: sent with each BEGIN: whether the server takes writes and, behind a pooler, what is set on it
+        self.preface = preface
 
     async def transact(
         self, starts: Sequence[Start], now: float, begin: str = BEGIN
@@ -166,10 +192,10 @@ class Link:
 
     async def _begin(self, begin: str) -> None:
         try:
-            await self.raw.execute(begin)
+            await self.raw.execute(f"{begin}; {self.preface}")
         except TROUBLE as error:
             self.drop()
-            raise DeadConnection(str(error)) from error
+            raise DeadConnection(reason(error)) from error
 
     async def _send(self, group: StatementGroup) -> Answers:
         try:
@@ -224,46 +250,96 @@ class Link:
             self.drop()
 
 
-async def connect(dsn: str, settings: PostgresSettings) -> Link:
-    """A new connection, or what the driver raised."""
+async def connect(address: PostgresAddress, settings: PostgresSettings) -> Link:
+    """A new connection to the first server that takes writes; raises what the driver raised where none does."""
+    several = len(address.servers) > 1
+    timeout_s = min(settings.connect_timeout_s, _ONE_OF_SEVERAL_S) if several else settings.connect_timeout_s
+    errors: list[Exception] = []
+    for server in address.servers:
+        try:
+            return await _connect_to(server, address.settings, settings, timeout_s)
+        except TROUBLE as error:
+            errors.append(error)
+    # One that may come back is worth waiting for, whatever the others said.
+    raise next((one for one in errors if not isinstance(one, _HOPELESS)), errors[0])
+
+
+async def _connect_to(
+    server: str, wishes: Mapping[str, str], settings: PostgresSettings, timeout_s: float
+) -> Link:
     raw = await asyncpg.connect(
-        dsn,
-        server_settings=settings.server_settings(),
-        timeout=settings.connect_timeout_s,
+        server,
+        server_settings={"application_name": settings.application_name},
+        target_session_attrs="any",
+        timeout=timeout_s,
         # The server ends a statement first; this is for a server that says nothing any more.
         command_timeout=settings.statement_timeout_s + settings.connect_timeout_s,
-        statement_cache_size=_CACHED_STATEMENTS,
+        statement_cache_size=settings.cached_statements,
         max_cached_statement_lifetime=0,
     )
     try:
-        await _configure(raw)
-        if raw.get_server_version().major >= _HAS_TRANSACTION_TIMEOUT:
-            await raw.execute(f"SET transaction_timeout = {_milliseconds(settings.transaction_s)}")
+        _watch_socket(raw)
+        async with asyncio.timeout(timeout_s):
+            return await _configured(raw, wishes, settings)
     except BaseException:
         raw.terminate()
         raise
-    return Link(raw)
 
 
-async def connect_patiently(dsn: str, settings: PostgresSettings) -> Link:
+def _watch_socket(raw: Any) -> None:
+    wire = raw._transport.get_extra_info("socket")  # the driver has no option for it
+    for level, name, value in _SOCKET_OPTIONS if wire.family != socket.AF_UNIX else ():
+        if hasattr(socket, name):  # not every system has all of them
+            wire.setsockopt(getattr(socket, level), getattr(socket, name), value)
+
+
+async def connect_patiently(address: PostgresAddress, settings: PostgresSettings) -> Link:
     """A new connection, however long the server needs to come back, within the patience of the settings."""
     loop = asyncio.get_running_loop()
     give_up_at, pause_s = loop.time() + settings.patience_s, _FIRST_PAUSE_S
     while True:
         try:
-            return await connect(dsn, settings)
-        except asyncpg.ProtocolViolationError as error:
-            raise UnsupportedStore(_POOLER.format(sign=error)) from error
+            return await connect(address, settings)
         except _HOPELESS as error:
             raise StoreError(f"PostgreSQL refuses the connection: {error}") from error
         except TROUBLE as error:
+            if "statement pooling mode" in str(error):
+                raise UnsupportedStore(_STATEMENT_POOLER) from error
             if loop.time() + pause_s > give_up_at:
-                raise StoreLost(f"the database cannot be reached ({error}); nothing was sent") from error
+                raise StoreLost(
+                    f"the database cannot be reached ({reason(error)}); nothing was sent"
+                ) from error
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
 
-async def _configure(raw: Any) -> None:
+def reason(error: Exception) -> str:
+    """The text of what the driver raised; of PING, what it means."""
+    if isinstance(error, asyncpg.DivisionByZeroError):
+        return "the server is a standby or read-only"
+    return str(error) or type(error).__name__
+
+
+async def _configured(raw: Any, wishes: Mapping[str, str], settings: PostgresSettings) -> Link:
+    """Set what safety depends on, and read it back in a transaction: behind a pooler the next statement may run on
+    another server connection."""
+    safety = {} if settings.is_bare else settings.safety(raw.get_server_version().major)
+    # Small statements by the thousand: compiling them costs more than running them.
+    text = _setting({**wishes, **safety, "jit": "off"}, is_local=settings.is_shared)
+    link = Link(raw, f"{PING}, {text}" if settings.is_shared else PING)
+    if not settings.is_bare and not settings.is_shared:
+        await raw.execute(f"SELECT {text}")
+    await raw.execute(f"{BEGIN_READING}; {link.preface}")
+    if not settings.is_bare:
+        await _check_settings(
+            raw, safety | {name: wishes[name] for name in ("search_path",) if name in wishes}
+        )
+        await _set_codecs(raw)
+    await raw.execute("COMMIT")
+    return link
+
+
+async def _set_codecs(raw: Any) -> None:
     """The same Python types as SQLite gives: SUM of integers is an int, a comparison is 0 or 1."""
     await raw.set_type_codec("numeric", schema="pg_catalog", encoder=str, decoder=_number_in, format="text")
     await raw.set_type_codec(
@@ -273,24 +349,43 @@ async def _configure(raw: Any) -> None:
         decoder=_truth,
         format="text",
     )
+
+
+def _setting(values: Mapping[str, str], *, is_local: bool) -> str:
+    calls = [f"set_config({_literal(name)}, {_literal(value)}, {is_local})" for name, value in values.items()]
     # A commit that is acknowledged before it is durable would break every promise made above this file.
     # Stronger settings (remote_apply) are left alone.
-    await raw.execute(
-        "SELECT set_config('synchronous_commit', 'on', false) "
-        "WHERE current_setting('synchronous_commit') = 'off'"
+    kept = "current_setting('synchronous_commit')"
+    durable = f"CASE {kept} WHEN 'off' THEN 'on' ELSE {kept} END"
+    return ", ".join([*calls, f"set_config('synchronous_commit', {durable}, {is_local})"])
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+async def _check_settings(raw: Any, wanted: Mapping[str, str]) -> None:
+    rows = await raw.fetch(
+        "SELECT name, setting FROM pg_settings WHERE name = ANY($1)", [*wanted, "synchronous_commit"]
     )
+    found = dict(rows)
+    for name, value in wanted.items():
+        # A Unix socket has no keepalives, and says 0.
+        is_kept = found.get(name) == value or (name in _KEEPALIVES and found.get(name) == "0")
+        if not is_kept:
+            raise UnsupportedStore(_DROPPED.format(name=name, found=found.get(name, "unset"), value=value))
+    if found.get("synchronous_commit") == "off":
+        raise UnsupportedStore(_DROPPED.format(name="synchronous_commit", found="off", value="on"))
 
 
-async def refuse_unsuitable_server(link: Link) -> None:
-    # A server answers with the number of the process that serves this connection; a pooler invents one.
-    if await link.raw.fetchval("SELECT pg_backend_pid()") != link.raw.get_server_pid():
-        raise UnsupportedStore(_POOLER.format(sign="the connection changes between server processes"))
-    major = link.raw.get_server_version().major
-    if major < _OLDEST_SERVER:
-        raise UnsupportedStore(f"PostgreSQL {major} is too old; {_OLDEST_SERVER} or newer is needed")
-    encoding = await link.raw.fetchval("SHOW server_encoding")
-    if encoding != "UTF8":
-        raise UnsupportedStore(f"the database has encoding {encoding}; create one with ENCODING 'UTF8'")
+_STATEMENT_POOLER: Final = (
+    "a connection pooler such as PgBouncer answers at this address and allows no transactions (statement mode): use"
+    " its transaction mode and set `database.direct`, or its session mode"
+)
+_DROPPED: Final = (
+    "the connection has {name} = {found} after Clutch has set it to {value}: a pooler or proxy between here and the"
+    " server drops settings. Let it pass them, or set `database` to the address of the PostgreSQL server itself"
+)
 
 
 def in_our_words(error: Exception) -> StoreError:
@@ -342,145 +437,3 @@ def _number_in(text: str) -> int | float:
 
 def _truth(text: str) -> int:
     return int(text == "t")
-
-
-# --------------------------------------------------------------------------------------------------
-# Hints between processes on PostgreSQL: NOTIFY after the commit, LISTEN, both on one connection of its own.
-#
-# Inside the write transaction a NOTIFY costs throughput (its commit takes a lock of the whole database). A hint
-# may be lost with the process or the connection; the tables are certain. After a gap the
-# listeners get the hint LOOK.
-
-_CHANNEL: Final = "clutch_hints"
-
-#: NOTIFY takes less than 8,000 bytes.
-_PAYLOAD_BYTES_MAX: Final = 7900
-
-#: How often a quiet connection is asked whether it still lives.
-_PING_S: Final = 15.0
-
-
-#: Between tries to reach the server, on top of the patience of each.
-_PAUSE_S: Final = 1.0
-
-
-class HintExchange:
-    def __init__(
-        self, connect: Callable[[], Awaitable[Link]], heard: Callable[[Sequence[Any]], None]
-    ) -> None:
-        self._connect = connect
-        self._heard = heard
-        self._outgoing: dict[Any, None] = {}
-        self._changed = asyncio.Event()
-        self._is_closing = False
-        self._has_gap = False
-
-    def tell(self, hints: Sequence[Any]) -> None:
-        """Hints of batches that come faster than the connection carries them travel together."""
-        self._outgoing.update(dict.fromkeys(hints))
-        self._changed.set()
-
-    def close(self) -> None:
-        """`run` returns when all hints are sent."""
-        self._is_closing = True
-        self._changed.set()
-
-    async def run(self, listening: asyncio.Event) -> None:
-        """Until closed. Sets `listening` whenever notifications of others arrive."""
-        while not self._is_closing:
-            try:
-                link = await self._connect()
-            except StoreError:
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            try:
-                await self._exchange(link, listening)
-            except TROUBLE:
-                link.drop()
-            finally:
-                self._has_gap = True
-                await link.close()
-
-    async def _exchange(self, link: Link, listening: asyncio.Event) -> None:
-        # Without it a broken connection would be noticed only by the next ping.
-        link.raw.add_termination_listener(lambda _: self._changed.set())
-        await link.raw.add_listener(_CHANNEL, self._receive)
-        listening.set()
-        if self._has_gap:
-            self._heard([LOOK])
-        while not link.raw.is_closed():
-            while self._outgoing:
-                await self._send(link)
-            if self._is_closing:
-                return
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), _PING_S)
-            except TimeoutError:
-                await link.raw.execute("SELECT 1")
-
-    async def _send(self, link: Link) -> None:
-        hints, self._outgoing = list(self._outgoing), {}
-        await link.raw.execute("SELECT pg_notify($1, $2)", _CHANNEL, _payload(hints))
-
-    def _receive(self, connection: Any, sender: int, channel: str, payload: str) -> None:
-        del channel
-        if sender != connection.get_server_pid():
-            self._heard([_hint(item) for item in json.loads(payload)])
-
-
-def _payload(hints: Sequence[Any]) -> str:
-    payload = json.dumps(hints, separators=(",", ":"))
-    return payload if len(payload) <= _PAYLOAD_BYTES_MAX else json.dumps([LOOK])
-
-
-def _hint(item: Any) -> Any:
-    """JSON has no tuples; hints are."""
-    return tuple(item) if isinstance(item, list) else item
-
-
-# --------------------------------------------------------------------------------------------------
-# Which workers are alive, known to PostgreSQL itself: each process holds an advisory lock under its number.
-#
-# When a process dies its connection goes, and the server frees the lock at once: no lease has to run out.
-# A process that loses only this connection is buried too early; it meets that at its next write and comes
-# back under a new number, so nothing but time is lost.
-
-#: The first half of a two-part advisory lock; every gateway takes the same one.
-_LIVES: Final = 0x_C1_07
-
-
-class PostgresLives:
-    def __init__(self, connect: Callable[[], Awaitable[Link]]) -> None:
-        self._connect = connect
-        self._link: Link | None = None
-
-    async def hold(self, number: int) -> None:
-        """Until this process dies or takes another number."""
-        await self.close()
-        self._link = await self._connect()
-        try:
-            await self._link.raw.fetch("SELECT pg_advisory_lock($1::int, $2::int)", _LIVES, number)
-        except TROUBLE as error:
-            raise StoreLost(f"the database went away ({error})") from error
-
-    async def dead(self, numbers: Sequence[int]) -> list[int]:
-        """Those whose lock is free. The test releases what it took within the same statement."""
-        if not numbers or self._link is None:
-            return []
-        try:
-            rows = await self._link.raw.fetch(
-                "SELECT n FROM unnest($2::int[]) AS n"
-                " WHERE CASE WHEN pg_try_advisory_lock($1::int, n) THEN pg_advisory_unlock($1::int, n) ELSE false END",
-                _LIVES,
-                list(numbers),
-            )
-        except TROUBLE:
-            return []  # the lease is the backstop
-        return [row[0] for row in rows]
-
-    async def close(self) -> None:
-        if self._link is not None:
-            with contextlib.suppress(StoreError):
-                await self._link.close()
-            self._link = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -14,6 +15,7 @@ import asyncpg
 from clutch.core.server_exam import Connections, DeadRows, OldSnapshot, Pooler, ServerFacts, Slot
 from clutch.core.text.format import visible
 from clutch.errors import StoreLost
+from clutch.store.postgres_address import PostgresAddress, parse_address
 from clutch.store.postgres_connection import TROUBLE, PostgresSettings
 
 EXAM_S: Final = 10.0  #: for all questions together
@@ -79,9 +81,16 @@ def examine(dsn: str, settings: PostgresSettings | None = None) -> ServerFacts:
 async def _examine(dsn: str, settings: PostgresSettings) -> ServerFacts:
     try:
         async with asyncio.timeout(EXAM_S):
-            first, second = await _connect(dsn), await _connect(dsn)
+            address = parse_address(dsn).session
+            first, second = await _connect(address), await _connect(address)
             try:
-                return await _facts(first, second, settings)
+                # Inside of a transaction only: a pooler would keep it for its other clients.
+                await first.execute("BEGIN")
+                for name, value in address.settings.items():
+                    await first.execute("SELECT set_config($1, $2, true)", name, value)
+                tables = await first.fetchrow(_BASICS), await first.fetch(_DEAD_ROWS)
+                await first.execute("COMMIT")
+                return await _facts(first, second, settings, *tables)
             finally:
                 first.terminate()
                 second.terminate()
@@ -89,14 +98,23 @@ async def _examine(dsn: str, settings: PostgresSettings) -> ServerFacts:
         raise StoreLost(f"the server does not answer: {error or 'no answer in time'}") from error
 
 
-async def _connect(dsn: str) -> Any:
-    # Without a cache of prepared statements, which a pooler in transaction mode would mix up.
-    return await asyncpg.connect(
-        dsn, timeout=_QUESTION_S, command_timeout=_QUESTION_S, statement_cache_size=0
-    )
+async def _connect(address: PostgresAddress) -> Any:
+    """To the first server that answers, which may be a standby."""
+    errors: list[Exception] = []
+    for server in address.servers:
+        try:
+            # Without a cache of prepared statements, which a pooler in transaction mode would mix up.
+            return await asyncpg.connect(
+                server, timeout=_QUESTION_S / 2, command_timeout=_QUESTION_S, statement_cache_size=0
+            )
+        except TROUBLE as error:
+            errors.append(error)
+    raise errors[0]
 
 
-async def _facts(first: Any, second: Any, settings: PostgresSettings) -> ServerFacts:
+async def _facts(
+    first: Any, second: Any, settings: PostgresSettings, basics: Any, dead_rows: Sequence[Any]
+) -> ServerFacts:
     offset_s, round_trip_s = await _clock(first)
     (
         version,
@@ -110,7 +128,7 @@ async def _facts(first: Any, second: Any, settings: PostgresSettings) -> ServerF
         autovacuum,
         sees_others,
         frozen_age,
-    ) = await first.fetchrow(_BASICS)
+    ) = basics
     used, limit = await first.fetchrow(_CONNECTIONS)
     snapshot = await first.fetchrow(_SNAPSHOT)
     return ServerFacts(
@@ -131,7 +149,7 @@ async def _facts(first: Any, second: Any, settings: PostgresSettings) -> ServerF
         connections=Connections(used, limit, settings.connections_max),
         snapshot=OldSnapshot(snapshot[0], visible(snapshot[1], _HOLDER_MAX)) if snapshot else None,
         sees_others=sees_others,
-        dead_rows=[DeadRows(*row) for row in await first.fetch(_DEAD_ROWS)],
+        dead_rows=[DeadRows(*row) for row in dead_rows],
         slots=[Slot(*row) for row in await first.fetch(_SLOTS)],
         frozen_age=frozen_age,
     )

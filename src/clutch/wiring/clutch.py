@@ -225,7 +225,7 @@ class Clutch(Api):
         given = GivenConfig(policy, model, workspace, tuple(agents), headless, concurrency)
         self._given = ConfigSource(self._home, config, given)
         said = self._given.settings = self._given.load()
-        database = said.database if database is None else database
+        database = said.database_address if database is None else database
         self._providers = tuple({one.name: one for one in (*said.providers, *providers)}.values())
         self._is_routed = models is None
         self.policy = self._named(self._given.policy(said))

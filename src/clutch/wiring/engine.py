@@ -12,7 +12,6 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import urlsplit
 
 from clutch.blobs import FileStoreSettings, SizedBlobs, large_blobs
 from clutch.channels import HookRegistry, PushChannel, new_key
@@ -52,6 +51,7 @@ from clutch.ports import (
     Toolbox,
     ToolFailed,
 )
+from clutch.store.postgres_address import database_name, parse_address
 from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory, mark, private
 from clutch.store.transaction import Database
@@ -138,9 +138,7 @@ def place_of(home: Path, what: str, database: str | None) -> Path:
     """Numbers of tasks are a database's own; what two databases call 17 must not be one directory."""
     if database is None:
         return home / what
-    parts = urlsplit(database)
-    place = f"{parts.hostname}:{parts.port}{parts.path}?{parts.query}"
-    return home / what / hashlib.sha256(place.encode()).hexdigest()[:16]
+    return home / what / hashlib.sha256(database_name(database).encode()).hexdigest()[:16]
 
 
 def _task_files(
@@ -296,11 +294,17 @@ def config_problems(settings: Settings, home: Path) -> list[str]:
     """Why a gateway with these settings refuses to start, in this environment."""
     router = _router(settings.providers, settings.policy)
     found = [str(wrong) for wrong in _wrong_models(settings.policy, router.check)]
-    try:
-        settings.listening.check_agreed(home)
-    except ClutchError as error:
-        found.append(str(error))
+    for check in (partial(settings.listening.check_agreed, home), partial(_check_address, settings)):
+        try:
+            check()
+        except ClutchError as error:
+            found.append(str(error))
     return found
+
+
+def _check_address(settings: Settings) -> None:
+    if (address := settings.database_address) is not None:
+        parse_address(address)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import asyncpg
 
 from clutch.core.policy import Policy
 from clutch.store.dialect import Dialect, numbered, statement_text
+from clutch.store.postgres_address import parse_address
 from clutch.store.postgres_connection import BEGIN, BEGIN_READING, Link, PostgresSettings, connect
 from clutch.store.transaction import (
     DatabaseStats,
@@ -350,7 +351,7 @@ def _noted(order: Order) -> Iterator[None]:
 
 @asynccontextmanager
 async def open_stage(dsn: str, clock: FakeClock, policy: Policy) -> AsyncIterator[Stage]:
-    links = [await connect(dsn, PostgresSettings(idle_in_transaction_s=30)) for _ in range(3)]
+    links = [await connect(parse_address(dsn), PostgresSettings(idle_in_transaction_s=30)) for _ in range(3)]
     watcher = await asyncpg.connect(dsn)
     try:
         for link in links:

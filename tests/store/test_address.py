@@ -1,0 +1,63 @@
+"""What a URL says about a database, and what the driver gets of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from clutch.errors import StoreError
+from clutch.store.postgres_address import LockSpace, database_name, parse_address, with_parts
+
+
+def test_each_host_has_an_address_of_its_own() -> None:
+    both = parse_address("postgresql://me:pw@one:1,two/x?sslmode=verify-full&target_session_attrs=any")
+    assert both.servers == (
+        "postgresql://me:pw@one:1/x?sslmode=verify-full",
+        "postgresql://me:pw@two/x?sslmode=verify-full",
+    )
+    sockets = parse_address("postgres://me@/x?host=/a,/b&port=1,2")
+    assert sockets.servers == (
+        "postgresql://me@/x?host=/a&port=1",
+        "postgresql://me@/x?host=/b&port=2",
+    )
+    with pytest.raises(StoreError, match="3 hosts and 2 ports"):
+        parse_address("postgresql:///x?host=/a,/b,/c&port=1,2")
+
+
+def test_settings_of_the_server_are_kept_from_the_driver() -> None:
+    said = parse_address("postgresql://h/x?work_mem=8MB&options=-c%20search_path%3Dfleet,public%20--jit%3Don")
+    assert said.servers == ("postgresql://h/x?",)
+    assert said.settings == {"work_mem": "8MB", "search_path": "fleet,public", "jit": "on"}
+    assert said.schema == "fleet"
+    with pytest.raises(StoreError, match="-c name=value"):
+        parse_address("postgresql://h/x?options=-E")
+
+
+def test_a_way_around_has_the_same_schema() -> None:
+    said = parse_address(with_parts("postgresql://pool/x", direct="postgresql://server/x", schema='odd"one'))
+    assert said.session.servers == ("postgresql://server/x?",)
+    assert said.session.settings == said.settings == {"search_path": '"odd""one"'}
+    assert said.session.schema == said.schema == 'odd"one'
+
+
+def test_files_beside_a_database_are_found_through_a_pooler_and_without() -> None:
+    assert database_name("postgresql://me:pw@db/x") == "db:None/x?"
+    server = with_parts("postgresql://db/x", schema="fleet")
+    through = with_parts("postgresql://pool:6432/x", direct="postgresql://db/x", schema="fleet")
+    assert database_name(server) == database_name(through) != database_name("postgresql://db/x")
+    assert database_name("postgresql://me@one:1,two:2/x") == "one:1,two:2/x?"
+
+
+@pytest.mark.parametrize("url", ["mysql://h/x", "not an address", "/var/lib/x.db"])
+def test_another_address_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(StoreError, match="postgresql://user@host/name") as refused:
+        parse_address(url)
+    assert url not in str(refused.value)
+
+
+def test_schemas_share_no_lock_and_no_channel() -> None:
+    spaces = [LockSpace.of(name) for name in ("public", "one", "two")]
+    assert len({each.lives for each in spaces}) == len({each.channel for each in spaces}) == 3
+    assert len({each.migration for each in spaces}) == 3
+    assert spaces[0] == LockSpace(0xC107, 0xC107C4, "clutch_hints"), (
+        "as in the first release: both may be at work"
+    )

@@ -1,0 +1,123 @@
+"""A standby takes over while the old primary stays up: no connection stays behind, and no lock is lost for good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+
+from clutch.errors import StoreLost
+from clutch.store.postgres import PostgresStore
+from clutch.store.postgres_connection import PostgresSettings
+from clutch.testing.postgres import PostgresServer, temporary_server
+from tests.patience import PATIENCE_S
+from tests.postgres_server import caught_up, standby
+from tests.store import transactions as t
+from tests.store.conftest import SCHEMA, TickingClock
+from tests.store.test_postgres import Heard, hint_much
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    """A primary and its standby."""
+    primary = temporary_server(fsync=False)
+    primary.start()
+    try:
+        with standby(primary) as copy:
+            yield primary, copy
+    finally:
+        primary.stop()
+
+
+def both(primary: PostgresServer, copy: PostgresServer) -> str:
+    """The standby first: it must not be taken for the primary."""
+    hosts = ",".join(server.dsn().partition("host=")[2] for server in (copy, primary))
+    return f"postgresql://postgres@/postgres?host={hosts}&target_session_attrs=read-write"
+
+
+async def until_left(server: PostgresServer) -> None:
+    """Returns when no connection of ours is on this server."""
+    left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'clutch'"
+    while (await asyncio.to_thread(server.execute, left)).strip() != "0":
+        pass
+
+
+async def until_dead(store: PostgresStore, asked: list[int], dead: list[int]) -> None:
+    """Returns when of the asked workers these count as dead."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await store.lives.dead(asked) != dead:
+            await store.read(t.value_of, 1)
+
+
+async def test_everything_moves_to_the_promoted_standby(
+    servers: tuple[PostgresServer, PostgresServer],
+) -> None:
+    primary, copy = servers
+    dsn, often = both(primary, copy), PostgresSettings(ping_s=0.1)
+    async with (
+        PostgresStore(dsn, TickingClock(), schema=SCHEMA, settings=often) as one,
+        PostgresStore(dsn, TickingClock(), schema=SCHEMA, settings=often) as other,
+    ):
+        heard = Heard()
+        other.listen(heard)
+        await one.alone(t.create, 1)
+        await one.tx(1, t.bump, 1)
+        await other.read(t.value_of, 1)
+        await one.lives.hold(1)
+        await other.lives.hold(2)
+        await asyncio.to_thread(primary.demote)
+        await asyncio.to_thread(caught_up, primary, copy)
+        await asyncio.to_thread(copy.promote)
+        async with asyncio.timeout(15):
+            for each in (one, other):
+                await asyncio.gather(each.tx(1, t.bump, 1), each.alone(t.bump, 1), each.alone(t.bump, 1))
+            assert [await each.read(t.value_of, 1) for each in (one, other)] == [7, 7]
+            await until_left(primary)
+            await one.alone(hint_much, 1)
+            while ("mail", 0) not in await heard.next():
+                await one.alone(hint_much, 1)  # until both listen to the new server
+            await until_dead(one, [2, 3], [3])
+            await until_dead(other, [1, 3], [3])
+
+
+async def test_a_standby_alone_is_refused_with_the_reason(
+    servers: tuple[PostgresServer, PostgresServer],
+) -> None:
+    _, copy = servers
+    hurried = PostgresSettings(patience_s=0.2)
+    with pytest.raises(StoreLost, match="standby or read-only"):
+        await PostgresStore(copy.dsn(), TickingClock(), schema=SCHEMA, settings=hurried).open()
+
+
+@pytest.fixture
+async def holders(postgres_dsn: str) -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:
+    """Workers 1 and 2."""
+    async with (
+        PostgresStore(postgres_dsn, TickingClock(), schema=SCHEMA) as one,
+        PostgresStore(postgres_dsn, TickingClock(), schema=SCHEMA) as other,
+    ):
+        await one.lives.hold(1)
+        await other.lives.hold(2)
+        yield one, other
+
+
+async def test_a_lost_lock_is_taken_again(
+    holders: tuple[PostgresStore, PostgresStore], stranger: asyncpg.Connection
+) -> None:
+    one, other = holders
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted"
+    ended = await stranger.fetchval(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
+    )
+    assert ended == 2
+    async with asyncio.timeout(PATIENCE_S):
+        while await stranger.fetchval(locks) != 2:
+            await one.read(t.value_of, 1)
+    await until_dead(one, [2, 3], [3])
+    await until_dead(other, [1, 3], [3])
+    await one.lives.close()
+    await until_dead(other, [1, 3], [1, 3])
