@@ -12,12 +12,10 @@ import time
 from collections import defaultdict
 from typing import Final
 
-import asyncpg
-
 from clutch.errors import ClutchError, NoGateway
 from clutch.surfaces.http_client import Declined
 from tests.chaos import story
-from tests.chaos.fleet import Fleet
+from tests.chaos.fleet import TROUBLE, Fleet
 
 OUTSTANDING: Final = 6  #: trees at once; each has up to nine tasks
 PATIENCE_S: Final = 10.0  #: for one answer
@@ -60,7 +58,7 @@ class Driver:
         """A database that does not answer is full."""
         try:
             (count,) = (await self._fleet.rows(_ROOTS))[0]
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except TROUBLE:
             return True
         return int(count) >= OUTSTANDING
 
@@ -102,5 +100,5 @@ class Driver:
         """None: the database does not answer."""
         try:
             return int((await self._fleet.rows(UNFINISHED))[0][0])
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except TROUBLE:
             return None

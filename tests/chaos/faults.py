@@ -7,10 +7,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-import asyncpg
-
 from tests.chaos import story
-from tests.chaos.fleet import DATABASE, OUR_NAME, Fleet
+from tests.chaos.fleet import DATABASE, OUR_NAME, TROUBLE, Fleet
 from tests.chaos.node import Node
 from tests.chaos.plan import Fault, FaultKind
 from tests.postgres_server import caught_up
@@ -136,7 +134,7 @@ async def _disk_full(fleet: Fleet, fault: Fault) -> None:
 async def _answers(fleet: Fleet) -> bool:
     try:
         await fleet.rows("SELECT 1")
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except TROUBLE:
         return False
     return True
 
@@ -174,7 +172,7 @@ async def _writers_gone(fleet: Fleet, *, is_patient: bool) -> None:
 
 async def _held_snapshot(fleet: Fleet, fault: Fault) -> None:
     async with fleet.disturbed(fault.kind, None, f"{fault.lasts:.1f} s"):
-        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        with contextlib.suppress(*TROUBLE):
             connection = await fleet.connect()
             try:
                 await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -25,6 +25,9 @@ from tests.chaos.provider import ChaosProvider
 DATABASE: Final = "clutch"
 OUR_NAME: Final = "chaos"  #: of the connections of the run itself, which no fault ends
 CONNECT_S: Final = 5.0
+ANSWER_S: Final = 20.0
+#: What a question to a database that is away raises; also TimeoutError.
+TROUBLE: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 #: So that the log of a busy server does not fill a small disk by itself. The standby gets the same settings.
 SMALL_LOG: Final = (
     "ALTER SYSTEM SET max_wal_size = '64MB'",
@@ -55,6 +58,8 @@ class Fleet:
         self.disks: list[Disk] = []
         self.nodes: list[Node] = []
         self.interrupted: list[tuple[str, float]] = []  #: calls in flight at a kill, and when it was
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._asking = asyncio.Lock()
         self._size = nodes
         self._links: list[Link] = []
         self._timeline = folder / "timeline.txt"
@@ -87,6 +92,7 @@ class Fleet:
         await asyncio.gather(*(node.start(DATABASE) for node in self.nodes[1:]))
 
     async def _close(self) -> None:
+        self._hang_up()
         for node in self.nodes:
             with contextlib.suppress(ProcessLookupError):
                 await node.kill()
@@ -105,11 +111,20 @@ class Fleet:
         )
 
     async def rows(self, sql: str, *values: object) -> Sequence[Sequence[Any]]:
-        connection = await self.connect()
-        try:
-            return [tuple(row) for row in await connection.fetch(sql, *values, timeout=CONNECT_S * 4)]
-        finally:
-            connection.terminate()
+        """Ask the primary, on one connection that is made again after an error. Raises one of `TROUBLE`."""
+        async with self._asking:
+            if self._connection is None:
+                self._connection = await self.connect()
+            try:
+                return [tuple(row) for row in await self._connection.fetch(sql, *values, timeout=ANSWER_S)]
+            except TROUBLE:
+                self._hang_up()
+                raise
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
 
     def interrupt(self, node: Node) -> None:
         """Note what the gateway asks now: its process is about to be killed."""
@@ -121,6 +136,7 @@ class Fleet:
 
     def changed_primary(self) -> None:
         """The standby is the primary now, and the address of the database leads there."""
+        self._hang_up()
         self.primary, self.standby = self.standby, self.primary
         for link in self._links:
             link.lead_to(self.primary.directory)

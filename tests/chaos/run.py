@@ -91,6 +91,7 @@ class ChaosRun:
         self._fleet.say(f"after {SETTLE_MAX_S:.0f} s there is work left")
 
     def _summary(self, found: Findings) -> dict[str, Any]:
+        self._fleet.say(f"answers that were lost with their commit, by fault: {dict(found.paid_twice)}")
         for complaint in found.complaints:
             self._fleet.say(complaint)
         return {
@@ -107,7 +108,7 @@ class ChaosRun:
             "over_limit": len(found.over_limit),
             "executed_twice": len(found.executed_twice),
             "live_buried": len(found.live_buried),
-            "paid_twice": found.paid_twice,
+            "paid_twice": found.paid_twice.total(),
             "takeover_s": {"p50": percentile(found.takeovers, 0.5), "p99": percentile(found.takeovers, 0.99)},
             "lease_s": story.LEASE_S,
         }

@@ -19,15 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import asyncpg
-
 from clutch.core import ids
 from clutch.store.postgres import PostgresStore
 from clutch.transactions.invariants import broken, standing
 from clutch.wiring import SystemClock
 from tests.chaos import story
 from tests.chaos.driver import Driver
-from tests.chaos.fleet import DATABASE, Fleet
+from tests.chaos.fleet import DATABASE, TROUBLE, Fleet
 from tests.chaos.plan import FaultKind
 
 LOOK_S: Final = 0.25
@@ -80,7 +78,7 @@ class Findings:
     over_limit: list[str] = field(default_factory=list)
     executed_twice: list[str] = field(default_factory=list)
     live_buried: list[str] = field(default_factory=list)
-    paid_twice: int = 0
+    paid_twice: Counter[str] = field(default_factory=Counter)  #: by what took the answer
     takeovers: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -113,7 +111,7 @@ class Witness:
         while True:
             try:
                 lanes = await self._fleet.rows(_LANES)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except TROUBLE:
                 lanes = []
             for name, cap, used in lanes:
                 if used > cap:
@@ -188,25 +186,30 @@ class Witness:
             for first, second in itertools.pairwise(asked):
                 if first.answered_at is None:
                     continue
-                self.found.paid_twice += 1
-                if not self._was_disturbed(first.node, first.answered_at, second.at):
+                causes = self._disturbances(first.node, first.answered_at, second.at)
+                self.found.paid_twice.update([" ".join(sorted(causes))])
+                if not causes:
                     when = first.answered_at - self._fleet.began_at
                     self.found.problems.append(
                         f"{key} was answered to {first.node} at {when:.2f} and asked again by {second.node}"
                         f" {second.at - first.answered_at:.2f} s later, without a fault"
                     )
 
-    def _was_disturbed(self, node: str, since: float, until: float) -> bool:
-        """A gateway without its lease cannot commit, whatever took the lease."""
-        if any(name == node and since - AFTERMATH_S <= at <= until + AROUND_S for name, at in self._buried):
-            return True
-        return any(
-            one.kind in _LOSE_COMMITS
+    def _disturbances(self, node: str, since: float, until: float) -> set[str]:
+        """What may have kept a gateway from a commit. One without its lease cannot commit, whatever took the lease."""
+        buried = {
+            "lease"
+            for name, at in self._buried
+            if name == node and since - AFTERMATH_S <= at <= until + AROUND_S
+        }
+        return buried | {
+            one.kind.value
+            for one in self._fleet.disturbances
+            if one.kind in _LOSE_COMMITS
             and one.node in (None, node)
             and one.since <= until + AROUND_S
             and (one.until is None or one.until + AFTERMATH_S >= since)
-            for one in self._fleet.disturbances
-        )
+        }
 
     def _check_burials(self, noted: Iterable[Sequence[Any]]) -> None:
         lives = {life.pid: (node, life) for node in self._fleet.nodes for life in node.lives}
