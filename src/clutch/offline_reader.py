@@ -43,6 +43,7 @@ def looking_at(state: Path) -> Iterator[Look]:
 def looking_at_nothing() -> Iterator[Look]:
     """Read an empty database in memory: what a state directory holds before its first gateway."""
     with closing(SqliteConnection(MEMORY)) as connection:
+        connection.control(dialect.META)
         for migration in dialect.load(dialect.SCHEMA, Dialect.SQLITE):
             for statement in migration.statements:
                 connection.control(statement)
@@ -64,6 +65,7 @@ def looking_at_server(dsn: str) -> Iterator[Look]:
     import asyncio  # a file is read without it, by commands that should be quick
 
     from clutch.store.postgres_address import parse_address
+    from clutch.store.postgres_clock import DatabaseClock
     from clutch.store.postgres_connection import BEGIN_READING, PostgresSettings, connect_patiently
 
     hurried = PostgresSettings(
@@ -74,10 +76,11 @@ def looking_at_server(dsn: str) -> Iterator[Look]:
     )
     with asyncio.Runner() as runner:
         link = runner.run(connect_patiently(parse_address(dsn).session, hurried))
+        runner.run((clock := DatabaseClock()).measure(link.raw))
 
         def ask(start: Start) -> TransactionOutcome:
             try:
-                (outcome,) = runner.run(link.transact([start], time.time(), BEGIN_READING))
+                (outcome,) = runner.run(link.transact([start], clock.now(), BEGIN_READING))
             except Spoiled as spoiled:
                 return TransactionOutcome(error=spoiled.cause)
             return outcome

@@ -24,6 +24,20 @@ class Clock(Protocol):
         ...
 
 
+@runtime_checkable
+class MeasuredClock(Clock, Protocol):
+    """The clock of a database server, followed from this machine."""
+
+    @property
+    def wall_offset_s(self) -> float | None:
+        """How far the clock of this machine is ahead of it; None before the first measurement."""
+        ...
+
+    def measured(self, server: float, waited_s: float) -> None:
+        """Take the server's time of an answer that has just arrived after so many seconds."""
+        ...
+
+
 class Lives(Protocol):
     """Sees at once that a process is dead, where the database can tell; elsewhere its lease must run out."""
 

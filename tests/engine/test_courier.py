@@ -315,12 +315,12 @@ async def test_a_process_whose_lease_ran_out_sends_nothing_until_it_is_renewed(
 ) -> None:
     mail = Recording()
     async with engine(Place(state=tmp_path / "state"), mail=mail) as running:
-        running.worker.lease_until = 0.0
+        running.worker.lease.until = 0.0
         await post(running, "k1")
         async with asyncio.timeout(60):
             await refusals.seen.wait()
         assert mail.tries == 0
-        running.worker.lease_until = math.inf
+        running.worker.lease.until = math.inf
         found = await until(running, "k1", is_done)
     assert mail.tries == 1
     assert found["attempts"] > 1

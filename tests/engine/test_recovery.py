@@ -203,7 +203,7 @@ async def test_clock_of_a_run_stands_while_its_owner_is_dead(build: Build) -> No
             await asyncio.Event().wait()
         return "in time"
 
-    house = await build(script, SHARED, has_leases=True)
+    house = await build(script, SHORT_LEASE, has_leases=True)
     first = await house.hire()
     await house.say("go")
     await house.until_asked("do child")

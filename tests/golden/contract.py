@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from clutch.cli.app import app
 from clutch.config.explain import schema
-from clutch.store.dialect import SCHEMA, Dialect, load
+from clutch.store.dialect import META, SCHEMA, Dialect, load
 from clutch.surfaces.http.app import ENTRIES
 from clutch.surfaces.http.routes import document
 from clutch.surfaces.mcp import TOOLS
@@ -72,6 +72,7 @@ def _help(command: Any, words: tuple[str, ...]) -> Iterator[str]:
 def tables() -> str:
     """The schema that all migrations together make; SQLite keeps each statement as it was written."""
     with closing(sqlite3.connect(":memory:")) as database:
+        database.execute(META)
         for migration in load(SCHEMA, Dialect.SQLITE):
             for statement in migration.statements:
                 database.execute(statement)

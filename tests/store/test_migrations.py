@@ -74,7 +74,25 @@ async def test_a_newer_schema_is_refused_with_both_versions_and_a_remedy(
     async with opener():
         pass
     (schema / "0002_second.sql").unlink()
-    with pytest.raises(SchemaTooNew, match=r"version 2, this Clutch knows up to 1; upgrade"):
+    said = r"version 2, which versions from 2 on may open; this Clutch knows up to 1: upgrade"
+    with pytest.raises(SchemaTooNew, match=said):
+        await opener().open()
+
+
+@pytest.mark.anyio
+async def test_a_newer_schema_that_names_this_version_as_compatible_is_opened(
+    opener: Opener, schema: Path
+) -> None:
+    (schema / "0002_second.sql").write_text(
+        f"{SECOND}\nINSERT INTO meta(name, value) VALUES('compatible_from', '1');\n"
+    )
+    async with opener():
+        pass
+    (schema / "0002_second.sql").unlink()
+    async with opener():
+        pass
+    (schema / "0001_first.sql").unlink()
+    with pytest.raises(SchemaTooNew, match=r"from 1 on may open; this Clutch knows up to 0"):
         await opener().open()
 
 

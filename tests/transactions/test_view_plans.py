@@ -23,6 +23,7 @@ GROWING = ("tasks", "usage", "events", "messages", "inbox", "deliveries", "runs"
 @pytest.fixture(scope="module")
 def store() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
+    connection.execute(dialect.META)
     for migration in dialect.load(dialect.SCHEMA, Dialect.SQLITE):
         for statement in migration.statements:
             connection.execute(statement)

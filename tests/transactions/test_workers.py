@@ -110,14 +110,16 @@ async def test_mail_does_not_send_an_interrupted_run_to_the_end_of_the_queue(wor
     assert await world.claim() == [interrupted.session_id]
 
 
-async def test_heartbeat_keeps_the_lease_and_silence_ends_it(world: World, main: int) -> None:
+async def test_a_worker_that_beats_after_it_was_found_dead_is_not_buried(world: World, main: int) -> None:
     run = await world.started(main)
-    for _ in range(3):
-        world.clock.advance(4)
-        await world.db.tx((), workers.heartbeat, world.worker, 5.0)
-        assert await world.db.alone(workers.bury) == []
-    world.clock.advance(5.1)
-    assert await world.db.alone(workers.bury) == [world.worker]
+    found = (await world.rows("SELECT lease_until, beats FROM workers"))[0]
+    world.clock.advance(4)
+    await world.db.tx((), workers.heartbeat, world.worker, 5.0, 1.5)
+    assert await world.db.alone(workers.bury, world.worker, found) == []
+    assert (await world.session(run.session_id)).owner == world.worker
+    seen = (await world.rows("SELECT lease_until, beats, seen_at, clock_offset FROM workers"))[0]
+    assert seen == (world.clock.now() + 5.0, 1, world.clock.now(), 1.5)
+    assert await world.db.alone(workers.bury, world.worker, (seen[0], 1)) == [world.worker]
     assert (await world.session(run.session_id)).owner is None
 
 
@@ -154,8 +156,7 @@ async def test_owner_of_the_process_lock_buries_everybody_else(world: World, mai
 async def test_worker_that_leaves_in_good_order_is_not_buried(world: World, main: int) -> None:
     await world.db.alone(workers.leave, world.worker)
     await world.hire()
-    world.clock.advance(3)
-    assert await world.db.alone(workers.bury) == []
+    assert await world.rows("SELECT id FROM workers") == [(world.worker,)]
 
 
 async def test_lower_cap_waits_for_runs_to_end(world: World, main: int) -> None:
@@ -181,7 +182,7 @@ async def test_peek_writes_nothing_and_says_what_comes_next(world: World, main: 
     await world.tell(main, "hello")
     assert (await world.peek()).unseen == (main,)
     await world.hire()
-    assert (await world.peek()).lease_at == now + 5
+    assert list((await world.peek()).others.values()) == [(now + 5, 0)]
 
 
 async def test_paused_session_that_was_interrupted_is_released_again(world: World, main: int) -> None:

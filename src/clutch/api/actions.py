@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -319,7 +318,7 @@ class Actions:
         services = self._services
         found = await services.db.read(retention.waste, services.policy)
         if not is_dry:
-            await Sweeper(services, time.time).sweep()
+            await Sweeper(services, services.now).sweep()
         return {
             "dryRun": is_dry,
             "archived": views.ids(found.archived),
@@ -371,7 +370,7 @@ class Actions:
         next delivery attempt that comes later than that is not waited for."""
         db, changes = self._services.db, self._services.changes
         wait_s = self._services.policy.control.send_wait_s
-        until = views.moment(time.time() + wait_s)
+        until = views.moment(self._services.now() + wait_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while True:

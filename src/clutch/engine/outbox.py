@@ -120,7 +120,7 @@ class OutboxSender:
                 break
             # Nothing awaits between this check and the send: a process that was frozen after its claim must not send
             # what another worker has sent meanwhile.
-            self.worker.check_lease()
+            self.worker.lease.check()
             await self._send(owner, parcel)
             self._beat()
         return bool(parcels)

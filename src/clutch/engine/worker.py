@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import platform
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -21,6 +20,7 @@ from clutch.core import run
 from clutch.core.delivery import is_put_back
 from clutch.core.policy import Policy
 from clutch.engine.external_run import stop_all
+from clutch.engine.lease import Lease
 from clutch.engine.open_run import Interrupt
 from clutch.engine.services import Services
 from clutch.engine.spawn import undo
@@ -105,17 +105,6 @@ class Trials:
 
 # --------------------------------------------------------------------------------------------------
 # What the loop does on a find: each function runs transactions that share commits, and returns whether it did anything.
-
-
-async def bury(services: Services, prospect: Prospect, now: float) -> bool:
-    """Release what dead workers held: their lease ran out, or the database knows that their process is gone."""
-    dead = await services.lives.dead(prospect.others) if services.lives is not None else []
-    buried: list[int] = []
-    for worker_id in dead:
-        buried += await services.db.alone(workers.bury, worker_id)
-    if prospect.lease_at is not None and prospect.lease_at < now:
-        buried += await services.db.alone(workers.bury)
-    return bool(buried)
 
 
 async def deliver_mail(services: Services, hinted: Iterable[int], unseen: Sequence[int]) -> bool:
@@ -334,7 +323,6 @@ class HeldTurns:
 
 
 RESTED_MAX = 10_000  # a kill waits for one of these for seconds only
-NO_LEASE_S = 1e12  # the process that holds the lock of a state directory is alive: no heartbeat needed
 
 
 class Worker:
@@ -343,14 +331,13 @@ class Worker:
     def __init__(self, services: Services, clock: Clock, *, has_leases: bool) -> None:
         self.services, self.clock, self.has_leases = services, clock, has_leases
         self.id = 0
-        #: until when no other process may declare this one dead, by its own clock
-        self.lease_until = math.inf
         services.now = clock.now
         self.ready = asyncio.Event()  #: registered, and what a dead predecessor held is released
         self.sweeper = Sweeper(services, clock.now)
         #: end what works under this worker's number beside the loop
         self.before_leaving: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
         self._hinted = asyncio.Event()
+        self.lease = Lease(services, clock, self._hinted.set, has_leases=has_leases)
         self._held = HeldTurns(services, self._hinted.set, has_leases=has_leases)
         self.turns = self._held.turns
         self._trials = Trials(services)
@@ -413,7 +400,7 @@ class Worker:
             await self._register()
             try:
                 async with asyncio.TaskGroup() as group:
-                    heart = group.create_task(self._beat())
+                    heart = group.create_task(self.lease.keep())
                     loading = group.create_task(self._prepare())
                     await self._dispatch(group)
                     await self._drain(group)
@@ -423,14 +410,13 @@ class Worker:
                 log.warning("Worker %d lost its lease and registers again", self.id)
 
     async def _register(self) -> None:
-        lease_s = self.services.policy.work.lease_s if self.has_leases else NO_LEASE_S
         self.id = self.services.worker_id = await persist(self.services, workers.next_number)
         self.services.ids.take_block(self.id)
         if self.services.lives is not None:
             await patiently(self.services, partial(self.services.lives.hold, self.id))
-        self.lease_until = self.clock.now() + lease_s
+        self.lease.begin()
         host, pid, lanes = platform.node(), os.getpid(), self.services.policy.work.lanes
-        who = (self.id, lease_s, host, pid)
+        who = (self.id, self.lease.length_s, host, pid)
         await persist(self.services, workers.register, *who, version=__version__, lanes=lanes)
         if not self.has_leases:
             await persist(self.services, workers.bury_all_but, self.id)
@@ -438,26 +424,6 @@ class Worker:
         if self.services.policy.agents:
             await persist(self.services, wake.arm, self.services.policy)
         self.ready.set()
-
-    async def _beat(self) -> None:
-        work = self.services.policy.work
-        while self.has_leases:
-            await asyncio.sleep(work.lease_s / 5)
-            asked_at = self.clock.now()
-            try:
-                await self.services.db.tx((), workers.heartbeat, self.id, work.lease_s)
-            except StoreError as error:
-                log.warning(
-                    "Lease of worker %d not renewed: %s (next try in %g s)", self.id, error, work.lease_s / 5
-                )
-            else:
-                self.lease_until = asked_at + work.lease_s
-
-    def check_lease(self) -> None:
-        """Raise Stale if the lease has run out, e.g. because the process was frozen: another worker may have taken over
-        what this one was about to do."""
-        if self.clock.now() > self.lease_until:
-            raise Stale(f"the lease of worker {self.id} has run out")
 
     async def _prepare(self) -> None:
         await self.services.prepared(self.services.policy.defaults.model)
@@ -505,7 +471,7 @@ class Worker:
         """True: something was done, so look again before sleeping."""
         now = self.clock.now()
         # This comes first: the clock of a run whose owner is dead stands.
-        acted = await bury(self.services, prospect, now)
+        acted = await self.lease.bury(prospect.others)
         await self.services.thaw()
         hinted, self._mail = self._mail, set()
         acted |= await deliver_mail(self.services, hinted, prospect.unseen)
@@ -562,7 +528,7 @@ class Worker:
     async def _rest(self, prospect: Prospect, looked_at: float) -> None:
         """Wait until the next moment that is known. A moment that is past by now makes it look again at once."""
         now = self.clock.now()
-        known = (prospect.due_at, prospect.alarm_at, prospect.beat_at, prospect.lease_at)
+        known = (prospect.due_at, prospect.alarm_at, prospect.beat_at)
         ahead = [
             moment - now for moment in (*known, self._sweeps_at) if moment is not None and moment > looked_at
         ]

@@ -26,9 +26,15 @@ _TYPES: Final[Mapping[Dialect, dict[str, str]]] = {
 
 _STATEMENT_WORDS: Final[Mapping[Dialect, Mapping[str, str]]] = {
     Dialect.SQLITE: _TYPES[Dialect.SQLITE]
-    | {"any": "IN (SELECT value FROM json_each(?))", "lock": "", "skip": ""},
+    | {"any": "IN (SELECT value FROM json_each(?))", "lock": "", "skip": "", "clock": "NULL"},
     Dialect.POSTGRES: _TYPES[Dialect.POSTGRES]
-    | {"any": "= ANY(?)", "lock": "FOR UPDATE", "skip": "FOR UPDATE SKIP LOCKED"},
+    | {
+        "any": "= ANY(?)",
+        "lock": "FOR UPDATE",
+        "skip": "FOR UPDATE SKIP LOCKED",
+        # The moment itself, not the begin of the transaction. A file has no clock of its own.
+        "clock": "extract(epoch FROM clock_timestamp())::float8",
+    },
 }
 
 _SCHEMA_WORDS: Final[Mapping[Dialect, Mapping[str, str]]] = {
@@ -135,7 +141,7 @@ def statements(text: str, dialect: Dialect) -> tuple[str, ...]:
 
 
 def missing(now: float, migrations: Sequence[Migration]) -> Tx[Sequence[Migration]]:
-    """What is still to be applied. Refuses a schema this version does not know."""
+    """What is still to be applied. Refuses a newer schema, unless it says that this version may work on it."""
     yield META, ()
     return migrations[(yield from _version(now, len(migrations))) :]
 
@@ -158,12 +164,15 @@ def newest_version(directory: Path) -> int:
 
 def _version(now: float, known: int) -> Tx[int]:
     del now
-    rows = yield "SELECT value FROM meta WHERE name = 'schema_version'", ()
-    version = int(rows[0][0]) if rows else 0
-    if version > known:
+    rows = yield "SELECT name, value FROM meta WHERE name IN ('schema_version', 'compatible_from')", ()
+    found = {name: int(value) for name, value in rows}
+    version = found.get("schema_version", 0)
+    # A schema that does not say so is of a time when none was compatible.
+    oldest = found.get("compatible_from", version)
+    if version > known and oldest > known:
         raise SchemaTooNew(
-            f"the database has schema version {version}, this Clutch knows up to {known}; "
-            "upgrade Clutch, or restore a backup made before the newer one ran"
+            f"the database has schema version {version}, which versions from {oldest} on may open; this Clutch knows"
+            f" up to {known}: upgrade Clutch, or restore a backup made before the newer one ran"
         )
     return version
 

@@ -36,6 +36,7 @@ from clutch.store.jobs import (
 )
 from clutch.store.postgres_address import LockSpace, parse_address
 from clutch.store.postgres_checks import check_server, connected, ensure_schema, schema_of, suited
+from clutch.store.postgres_clock import DatabaseClock
 from clutch.store.postgres_connection import (
     BEGIN_READING,
     TROUBLE,
@@ -307,10 +308,20 @@ class PostgresStore:
             raise StoreError("the store is closed")
 
     async def _connect(self) -> Link:
-        return await connect_patiently(self._address, self._shared_settings)
+        return await self._measured(await connect_patiently(self._address, self._shared_settings))
 
     async def _connect_directly(self) -> Link:
-        return await connect_patiently(self._address.session, self._settings)
+        return await self._measured(await connect_patiently(self._address.session, self._settings))
+
+    async def _measured(self, link: Link) -> Link:
+        """Measure the clock of the server, which may be another one than before."""
+        if isinstance(self._clock, DatabaseClock):
+            try:
+                await self._clock.measure(link.raw)
+            except TROUBLE as error:
+                link.drop()
+                raise StoreLost(f"the database went away ({error}); nothing was sent") from error
+        return link
 
     async def _prepare(self) -> LockSpace:
         patient = replace(

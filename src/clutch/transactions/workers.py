@@ -21,6 +21,7 @@ from clutch.core.model import FINISHED, Delivery, Lane, Phase, Reason
 from clutch.core.policy import Life, Policy
 from clutch.core.run import Admission
 from clutch.core.spawn import SpawnRefusal
+from clutch.core.workers import Mark
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
@@ -55,9 +56,9 @@ def register(
 ) -> Tx[None]:
     """The worker that registers last sets the capacity of the lanes."""
     yield (
-        "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until",
-        (worker_id, now + lease_s, host, pid, version, now),
+        "INSERT INTO workers(id, lease_until, host, pid, version, started_at, seen_at) VALUES(?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until, seen_at = excluded.seen_at",
+        (worker_id, now + lease_s, host, pid, version, now, now),
     )
     yield from set_lanes(now, lanes)
 
@@ -68,10 +69,25 @@ def set_lanes(now: float, lanes: Mapping[Lane, int]) -> Tx[None]:
         yield "UPDATE lanes SET cap = ? WHERE name = ? AND cap <> ?", (cap, lane.value, cap)
 
 
-def heartbeat(now: float, worker_id: int, lease_s: float) -> Tx[None]:
-    rows = yield "UPDATE workers SET lease_until = ? WHERE id = ? RETURNING id", (now + lease_s, worker_id)
+class HeartbeatAnswer(NamedTuple):
+    """What a heartbeat brings back. `clock`: the database's; None where it has none."""
+
+    clock: float | None
+    is_draining: bool
+
+
+def heartbeat(
+    now: float, worker_id: int, lease_s: float, clock_offset: float | None = None
+) -> Tx[HeartbeatAnswer]:
+    """`clock_offset`: how far the clock of this machine is ahead of the database's."""
+    rows = yield (
+        "UPDATE workers SET lease_until = ?, seen_at = ?, clock_offset = ?, beats = beats + 1 WHERE id = ?"
+        " RETURNING {clock}, draining",
+        (now + lease_s, now, clock_offset, worker_id),
+    )
     if not rows:
         raise Stale(f"worker {worker_id} was declared dead")
+    return HeartbeatAnswer(rows[0][0], bool(rows[0][1]))
 
 
 def leave(now: float, worker_id: int) -> Tx[None]:
@@ -109,18 +125,17 @@ def thaw(now: float, policy: Policy, worker_id: int, lost_s: float) -> Tx[None]:
             yield from tasks.record(now, policy, session, ev.Thawed(now, lost))
 
 
-def bury(now: float, worker_id: int | None = None) -> Tx[list[int]]:
-    """Those whose lease is over, or the one that is known to be dead: its process lock is free."""
-    rows = yield (
-        "DELETE FROM workers WHERE lease_until < ? OR id = ? RETURNING id",
-        (now, -1 if worker_id is None else worker_id),
-    )
-    dead = sorted(row[0] for row in rows)
-    if dead:
-        rows = yield "SELECT id FROM sessions WHERE owner {any} ORDER BY depth, id {lock}", (dead,)
-        yield from _free([row[0] for row in rows])
-        yield from outbox.free_all(now, dead)
-    return dead
+def bury(now: float, worker_id: int, mark: Mark | None = None) -> Tx[list[int]]:
+    """Release what this worker held. `mark`: as it was when the worker was found dead (`core.workers`); a heartbeat
+    since then has changed it, and nothing happens."""
+    found = yield "SELECT lease_until, beats FROM workers WHERE id = ? {lock}", (worker_id,)
+    if not found or mark not in (None, tuple(found[0])):
+        return []
+    yield "DELETE FROM workers WHERE id = ?", (worker_id,)
+    rows = yield "SELECT id FROM sessions WHERE owner = ? ORDER BY depth, id {lock}", (worker_id,)
+    yield from _free([row[0] for row in rows])
+    yield from outbox.free_all(now, [worker_id])
+    return [worker_id]
 
 
 def _free(session_ids: list[int]) -> Tx[None]:
@@ -255,15 +270,20 @@ class Prospect:
     alarm_at: float | None
     beat_at: float | None  #: a session looks up by itself then
     unseen: tuple[int, ...]  #: sessions with letters that `wake` has not looked at
-    others: tuple[int, ...]  #: workers beside this one
-    lease_at: float | None  #: when the next lease of one of them is over
+    others: Mapping[int, Mark]  #: workers beside this one
     suspects: tuple[Suspect, ...] = ()
 
 
 def peek(now: float, worker_id: int, crashes: int = NO_TRIAL.crashes) -> Tx[Prospect]:
     """`crashes`: from how many on a run is a suspect."""
     due = yield from _next_due(now)
-    alarms = yield "SELECT id FROM tasks WHERE wake_at <= ? ORDER BY wake_at, id LIMIT 200", (now,)
+    alarms = yield (
+        "SELECT id FROM tasks WHERE wake_at <= ?"
+        # The clock of a run stands while its owner is out of reach. If it is dead, its burial comes first.
+        " AND NOT EXISTS (SELECT 1 FROM sessions s JOIN workers w ON w.id = s.owner"
+        " WHERE s.id = tasks.id AND w.lease_until < ?) ORDER BY wake_at, id LIMIT 200",
+        (now, now),
+    )
     timers = yield (
         "SELECT (SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL),"
         " (SELECT MIN(heartbeat_at) FROM sessions WHERE heartbeat_at IS NOT NULL)",
@@ -273,7 +293,7 @@ def peek(now: float, worker_id: int, crashes: int = NO_TRIAL.crashes) -> Tx[Pros
         "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT ?",
         (UNSEEN_MAX,),
     )
-    others = yield "SELECT id, lease_until FROM workers WHERE id <> ? ORDER BY id", (worker_id,)
+    others = yield "SELECT id, lease_until, beats FROM workers WHERE id <> ? ORDER BY id", (worker_id,)
     return Prospect(
         min(due.values(), default=None),
         tuple(lane for lane, moment in due.items() if moment <= now),
@@ -281,8 +301,7 @@ def peek(now: float, worker_id: int, crashes: int = NO_TRIAL.crashes) -> Tx[Pros
         timers[0][0],
         timers[0][1],
         tuple(row[0] for row in unseen),
-        tuple(row[0] for row in others),
-        min((row[1] for row in others), default=None),
+        {row[0]: (row[1], row[2]) for row in others},
         (yield from _suspects(crashes)),
     )
 

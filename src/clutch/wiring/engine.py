@@ -52,6 +52,7 @@ from clutch.ports import (
     ToolFailed,
 )
 from clutch.store.postgres_address import database_name, parse_address
+from clutch.store.postgres_clock import DatabaseClock
 from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory, mark, private
 from clutch.store.transaction import Database
@@ -79,6 +80,11 @@ from clutch.transactions.outbox import CHANNEL as HOOK_CHANNEL
 
 class SystemClock:
     now = staticmethod(time.time)
+
+
+def clock_for(database: str | None) -> Clock:
+    """One for all that share a database: that of the server, or of this machine alone."""
+    return SystemClock() if database is None else DatabaseClock()
 
 
 def home_of(state: Path | str | None) -> Path:
@@ -124,7 +130,7 @@ async def opened_store(
 ) -> AsyncIterator[Database]:
     """The store alone, without a worker. On SQLite this process owns it meanwhile."""
     async with AsyncExitStack() as stack:
-        yield (await open_store(stack, home_of(state), database, SystemClock(), Policy()))[0]
+        yield (await open_store(stack, home_of(state), database, clock_for(database), Policy()))[0]
 
 
 def _hide(home: Path, database: str | None) -> None:
@@ -394,7 +400,7 @@ async def running_engine(
 ) -> AsyncIterator[Engine]:
     """`channels` by the name that routes begin with; what is meant for another one waits in the outbox.
     `hooks`: the receivers registered when it starts. `models` and `toolbox` replace those of Clutch."""
-    clock, policy, home, router = clock or SystemClock(), policy or Policy(), home_of(state), None
+    clock, policy, home, router = clock or clock_for(database), policy or Policy(), home_of(state), None
     if toolbox is None or isinstance(toolbox, AllTools) or runtimes:
         guard_imports(policy, home)
     policy, channels = _hooked(hooks, policy, channels)

@@ -6,7 +6,6 @@ its import to every start.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -97,7 +96,7 @@ def _of_models(used: list[tuple[str, Tally]]) -> Iterator[Metric]:
 
 def _of_process(app: AppState) -> Iterator[Metric]:
     services = app.gateway.services
-    stats, now = services.db.stats, time.time()
+    stats, now = services.db.stats, services.now()
     beats = [
         ({"loop": name}, max(0.0, now - beat.at)) for name, beat in sorted(services.pulses.beats.items())
     ]

@@ -19,6 +19,7 @@ from clutch.engine.services import BlockIds, Services
 from clutch.engine.worker import Worker
 from clutch.errors import DiskFull, StoreBusy, StoreLost
 from clutch.store.jobs import function_name
+from clutch.store.postgres_clock import DatabaseClock
 from clutch.store.transaction import DatabaseStats, Keys, Listener, P, T, TxFunction
 from clutch.testing.clock import START
 from clutch.testing.simulation.agents import SimPrices
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from clutch.testing.simulation.world import World
 
 BATCH_MAX = 6
+UNLOCKED_S = 3.0  # more than a heartbeat, so that a free lock alone would look like a death
+STEP_S = 0.1  # of a clock: more than a measurement that only became more precise
 RESTARTS_S = (0.01, 0.5, 2.0, 8.0)
 SHORT_FREEZES_S = (0.5, 2.0, 6.0)
 LONG_FREEZES_S = (14.0, 18.0, 24.0)
@@ -48,6 +51,51 @@ class SimClock:
         if self._parent is not None:
             return self._parent.now() + self.offset
         return START + self._loop.time() + self.offset
+
+
+class SimServerClock(DatabaseClock):
+    """The server's clock as a gateway follows it; `wall` is the clock of the gateway's machine."""
+
+    def __init__(self, world: World, machine: SimClock) -> None:
+        self._world, self._machine = world, machine
+        super().__init__()
+        self.hear()
+
+    def steady(self) -> float:
+        return self._world.loop.time()
+
+    def wall(self) -> float:
+        return self._machine.now()
+
+    def hear(self) -> None:
+        """A new connection asks first."""
+        self.measured(self._world.clock.now(), 0.0)
+
+    def measured(self, server: float, waited_s: float) -> None:
+        before = self.now()
+        super().measured(server, waited_s)
+        if abs(self.now() - before) > STEP_S:
+            self._world.checker.history.note_clock()
+
+
+class SimLives:
+    """The process locks of the server. A gateway that loses its connection holds its lock again after a while."""
+
+    def __init__(self, world: World, gateway: Gateway) -> None:
+        self._world, self._gateway = world, gateway
+
+    async def hold(self, number: int) -> None:
+        self._world.locks[number] = (self._gateway, self._gateway.life)
+
+    async def dead(self, numbers: Sequence[int]) -> list[int]:
+        return [number for number in numbers if self._is_free(number)]
+
+    def _is_free(self, number: int) -> bool:
+        if number not in self._world.locks:
+            return True
+        holder, life = self._world.locks[number]
+        is_held = holder.is_up and holder.life == life and holder.worker.id == number
+        return not is_held or holder.unlocked_until > self._world.loop.time()
 
 
 def sim_uuid4(rng: random.Random) -> str:
@@ -128,6 +176,8 @@ class SimDatabase:
             self._world.observer.reported_late(made.session_id, made.args[1])
         self._fail_before(made)
         value = await self._commit(made)
+        if made.name == "heartbeat":  # SQLite stands for a server here, and has no clock
+            value = value._replace(clock=self._world.clock.now())
         self._fail_after(made)
         await self._pass()
         return value
@@ -159,6 +209,7 @@ class SimDatabase:
         if dice.strikes(Fault.DISK_FULL, about):
             raise DiskFull
         if dice.strikes(Fault.STORE_LOST, about):
+            self._gateway.lose_connection()
             raise StoreLost
 
     def _fail_after(self, made: Made) -> None:
@@ -175,6 +226,7 @@ class SimDatabase:
         elif dice.strikes(Fault.FREEZE_SHORT, about):
             self._gateway.freeze(self._world.rng.choice(SHORT_FREEZES_S))
         if dice.strikes(Fault.STORE_LOST_COMMITTED, about):
+            self._gateway.lose_connection()
             raise StoreLost
 
     # ---- committing ----------------------------------------------------------------------------------
@@ -239,8 +291,9 @@ class Gateway:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         self.name = f"g{number}"
-        self.clock = SimClock(world.loop, world.clock)
+        self.machine = SimClock(world.loop, world.clock)  #: the clock of its machine, which may be wrong
         self.frozen_until = 0.0
+        self.unlocked_until = 0.0  #: its process lock is free until then, though it lives
         self.listeners: list[Listener] = []
         self.life = 0
         self._coming: dict[Any, None] = {}
@@ -251,7 +304,7 @@ class Gateway:
             return
         world = self.world
         self.is_up, self.life, self.frozen_until = True, self.life + 1, 0.0
-        self.db = SimDatabase(world, self)
+        self.db, self.clock = SimDatabase(world, self), SimServerClock(world, self.machine)
         services = Services(
             self.db,
             world.models(self),
@@ -263,6 +316,7 @@ class Gateway:
             workspaces=SimWorkspaces(world, self.db),
             files=SimFiles(world, self.db),
             channels=dict.fromkeys(NAMES, SimChannel(self, self.db)),
+            lives=SimLives(world, self),
         )
         self.worker = Worker(services, self.clock, has_leases=True)
         world.tell(f"{self.name} starts")
@@ -308,6 +362,11 @@ class Gateway:
             took_s = self.world.loop.time() - max(began, self.frozen_until)
             self.world.observer.stopped(self, took_s, hurt != self.world.dice.counted.total())
             await asyncio.wait([self.main])
+
+    def lose_connection(self) -> None:
+        """All connections of the process: its lock is free until it has connected again."""
+        self.unlocked_until = self.world.loop.time() + UNLOCKED_S
+        self.clock.hear()
 
     def freeze(self, seconds: float) -> None:
         self.frozen_until = self.world.loop.time() + seconds

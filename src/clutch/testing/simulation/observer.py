@@ -35,6 +35,7 @@ OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "N10": "once all is over, no session is said to have letters that wait",
         "N12": "a user's message is read once",
         "T8": "a process that is asked to stop does so in time, and keeps nothing",
+        "T19": "no worker is declared dead while it beats, whatever happens to locks, connections and clocks",
         "N22": "a model is asked about what is on disk, and not again about what it has answered",
         "N23": "a tool that must not run twice does not",
         "T10": "the timeline reduces to the row",
@@ -78,12 +79,22 @@ class Observer:
         self._sent: dict[str, tuple[str, str]] = {}
         self._unanswered: dict[str, tuple[object, ...]] = {}
         self._asked: Counter[int] = Counter()
+        self._beats: dict[int, float] = {}  #: virtual time of the last heartbeat, by worker
         self._approved: set[int] = set()
         self._late: dict[
             tuple[int, str], tuple[Gateway, int]
         ] = {}  #: texts to be reported, and by which life
         self.closed: set[int] = set()  #: sessions whose person went away at some time
         self.halted: set[int] = set()  #: sessions whose turn a person has stopped at some time
+
+    def beat(self, worker_id: int, at: float) -> None:
+        self._beats[worker_id] = at
+
+    def buried(self, worker_id: int, at: float, beat_s: float) -> None:
+        """Also one that is dead may not be buried before it has missed two heartbeats: no process can tell."""
+        silent_s = at - self._beats.get(worker_id, 0.0)
+        wrong = None if silent_s > 1.9 * beat_s else f"worker {worker_id} beat {silent_s:.3f} s ago"
+        self._judge("T19", wrong)
 
     def _judge(self, invariant: str, wrong: str | None) -> None:
         self.evaluations[invariant] += 1

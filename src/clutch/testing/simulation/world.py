@@ -22,6 +22,7 @@ from typing import Any
 
 from clutch.core.attachments import FileVersion, Side
 from clutch.core.model import reason_text
+from clutch.core.workers import beat_s
 from clutch.errors import ClutchError, ConstraintViolated, StoreRefused
 from clutch.testing.invariants.checker import InvariantChecker
 from clutch.testing.simulation.agents import SimModel, SimToolbox
@@ -86,6 +87,9 @@ class World:
         self.disk = SimDisk(self.clock, self._observe)
         self.observer = Observer(self.disk, self.directories, self.files, self.tell, self.violated)
         self.checker = InvariantChecker(self.disk, self.policy, self.violated)
+        self.locks: dict[
+            int, tuple[Gateway, int]
+        ] = {}  #: who holds the process lock of a number, in which life
         self.gateways = [Gateway(self, number) for number in range(1, setting.gateways + 1)]
         self.user = SimUser(self)
         self._ended = asyncio.Event()
@@ -158,6 +162,10 @@ class World:
     def _observe(self, made: Sequence[Made]) -> None:
         for one in made:
             self.tell(f"{one.actor} {one.name} {one.numbers}")
+            if one.name in ("register", "heartbeat"):
+                self.observer.beat(one.args[0], self.loop.time())
+            if one.name == "bury" and one.value:
+                self.observer.buried(one.args[0], self.loop.time(), beat_s(self.policy.work.lease_s))
             if one.name == "crash":
                 self._broken_turn(str(one.args[-1]))
         self.observer.evaluations["constraint"] += len(made)
@@ -249,7 +257,7 @@ class World:
             case Fault.CLOCK_BACK:
                 self.clock.offset -= self.rng.choice((2.0, 10.0, 40.0))
             case Fault.CLOCK_SKEW:
-                victim.clock.offset = self.rng.choice((-3.0, -0.5, 0.5, 3.0))
+                victim.machine.offset = self.rng.choice((-600.0, -60.0, 60.0, 600.0))
             case _:
                 return
         self.checker.history.note_clock()
@@ -261,7 +269,7 @@ class World:
         self.dice.cool()
         for gateway in self.gateways:
             gateway.frozen_until = 0.0
-            gateway.clock.offset = 0.0
+            gateway.machine.offset = 0.0
             gateway.start()
         self.checker.history.note_clock()
         ends_at = self.loop.time() + LIVES_MAX_S
