@@ -31,6 +31,7 @@ CREATE TABLE mcp_tools(
 CREATE TABLE messages(
   session_id INTEGER NOT NULL, seq INTEGER NOT NULL, run_id INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
   at REAL NOT NULL, PRIMARY KEY(session_id, seq))WITHOUT ROWID;
+CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE outbox(
   id INTEGER PRIMARY KEY AUTOINCREMENT, idem TEXT NOT NULL UNIQUE, session_id INTEGER NOT NULL, channel TEXT NOT NULL, target TEXT NOT NULL,
   body TEXT NOT NULL, owner INTEGER, attempts INTEGER NOT NULL DEFAULT 0, due REAL, done_at REAL, receipt TEXT, error TEXT, task_id INTEGER, generation INTEGER, outcome TEXT, tried_at REAL);
@@ -86,7 +87,7 @@ CREATE TABLE usage(
   cache_write INTEGER NOT NULL DEFAULT 0, usd TEXT, PRIMARY KEY(session_id, call_no))WITHOUT ROWID;
 CREATE TABLE workers(
   id INTEGER PRIMARY KEY, lease_until REAL NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
-  version TEXT NOT NULL, started_at REAL NOT NULL);
+  version TEXT NOT NULL, started_at REAL NOT NULL, beats INTEGER NOT NULL DEFAULT 0, seen_at REAL, clock_offset REAL, draining INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX bindings_session ON bindings(session_id);
 CREATE INDEX deliveries_run ON deliveries(run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX deliveries_task ON deliveries(task_id);
