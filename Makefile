@@ -13,7 +13,7 @@
 #   make chaos      [SECONDS=n] [SEED=n] [ONLY=kill,stop,...]  gateways, servers, links and providers that fail, at once
 #   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli,page] [N=100,1000] [REPS=3]
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
-#   make scenarios  [BACKEND=sqlite|postgres|all]
+#   make scenarios  [BACKEND=sqlite|postgres|all] [POOLER=session|transaction]  with PgBouncer before PostgreSQL
 #   make house                        sizes, names, writers of tables and length of calls, beside their limits
 #   make words                        texts that people read, against the words that the product does not use
 #   make audit                        the locked packages against known vulnerabilities; needs the network

@@ -18,7 +18,7 @@ import pytest
 
 from clutch.testing.postgres import PostgresServer, temporary_server
 from tests.patience import PATIENCE_S
-from tests.store.pooler import pooled, pooler
+from tests.store.pooler import pooled, pooler, through
 
 _numbers = itertools.count(1)
 
@@ -53,7 +53,10 @@ def postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
     name, mode = f"test_{next(_numbers)}", os.environ.get("POOLER")
     postgres_server.execute(f"CREATE DATABASE {name}")
     direct = postgres_server.dsn(name)
-    yield pooled(_running_pooler(mode), direct) if mode else direct
+    if mode is None:
+        yield direct
+    else:
+        yield (through if mode == "session" else pooled)(_running_pooler(mode), direct)
     postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 

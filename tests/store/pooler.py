@@ -23,7 +23,7 @@ PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbi
 
 @contextmanager
 def pooler(
-    server: PostgresServer, mode: str, *, ignored: tuple[str, ...] = (), options: str = ""
+    server: PostgresServer, mode: str, *, ignored: tuple[str, ...] = (), options: str = "", port: int = 6432
 ) -> Iterator[str]:
     """The address prefix of a PgBouncer in `mode`; `ignored` are the startup parameters it drops silently."""
     if PROGRAM is None:
@@ -33,7 +33,7 @@ def pooler(
     upstream = server.dsn().rpartition("host=")[2]
     (here / "users").write_text('"postgres" ""\n')
     (here / "settings").write_text(
-        f"[databases]\n* = host={upstream} user=postgres\n[pgbouncer]\nlisten_port = 6432\nlisten_addr =\n"
+        f"[databases]\n* = host={upstream} user=postgres\n[pgbouncer]\nlisten_port = {port}\nlisten_addr =\n"
         f"unix_socket_dir = {here}\nauth_type = any\nauth_file = {here}/users\npool_mode = {mode}\n"
         f"logfile = {here}/log\nmax_client_conn = 1000\ndefault_pool_size = 60\n{options}\n"
         + (f"ignore_startup_parameters = {','.join(ignored)}\n" if ignored else "")
@@ -45,8 +45,8 @@ def pooler(
         stderr=subprocess.DEVNULL,
     )
     try:
-        _wait_for(here / ".s.PGSQL.6432", process)
-        yield f"host={here}&port=6432"
+        _wait_for(here / f".s.PGSQL.{port}", process)
+        yield f"host={here}&port={port}"
     finally:
         process.terminate()
         process.wait()
@@ -62,6 +62,11 @@ def _wait_for(socket: Path, process: subprocess.Popen[bytes]) -> None:
         os.sched_yield()
 
 
+def through(where: str, direct: str) -> str:
+    """The address of the database of `direct` through the pooler at `where`."""
+    return f"postgresql://postgres@{urlsplit(direct).path}?{where}"
+
+
 def pooled(where: str, direct: str) -> str:
-    """The address of the database of `direct` through the pooler at `where`, with the way around it."""
-    return f"postgresql://postgres@{urlsplit(direct).path}?{where}&direct={quote(direct, safe='')}"
+    """The same with the way around it."""
+    return f"{through(where, direct)}&direct={quote(direct, safe='')}"

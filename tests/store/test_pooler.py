@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
-from clutch.errors import UnsupportedStore
+from clutch.errors import StoreError, UnsupportedStore
 from clutch.store.postgres import PostgresStore
-from clutch.store.postgres_address import parse_address
+from clutch.store.postgres_address import parse_address, with_parts
 from clutch.store.postgres_connection import PostgresSettings, connect
 from clutch.testing.postgres import PostgresServer
 from tests.store import transactions as t
 from tests.store.conftest import SCHEMA, TickingClock
-from tests.store.pooler import pooled, pooler
+from tests.store.pooler import pooled, pooler, through
 from tests.store.test_postgres import Heard, hint_much
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +82,7 @@ async def check_safety(store: PostgresStore) -> None:
 
 
 async def test_session_mode_works_as_it_is(postgres_dsn: str, session_pooler: str) -> None:
-    dsn = pooled(session_pooler, postgres_dsn).partition("&direct")[0]
+    dsn = through(session_pooler, postgres_dsn)
     async with gateways(dsn) as (one, other):
         await work_together(one, other)
         await check_safety(one)
@@ -91,9 +95,7 @@ async def test_transaction_mode_works_with_a_way_around_it(
         await work_together(one, other)
         await check_safety(one)
     # The server connections stay with the pooler, for other programs: nothing of ours may stay on them.
-    program = await asyncpg.connect(
-        pooled(transaction_pooler, postgres_dsn).partition("&direct")[0], statement_cache_size=0
-    )
+    program = await asyncpg.connect(through(transaction_pooler, postgres_dsn), statement_cache_size=0)
     async with program.transaction():
         rows = await program.fetch("SELECT name, setting FROM pg_settings WHERE name = ANY($1)", list(SAFETY))
         assert {name: value for name, value in rows if name != "synchronous_commit"} == {
@@ -116,20 +118,15 @@ async def refusal(dsn: str) -> str:
 async def test_a_transaction_pooler_without_a_way_around_it_is_refused(
     postgres_dsn: str, transaction_pooler: str
 ) -> None:
-    assert "Set `database.direct`" in await refusal(
-        pooled(transaction_pooler, postgres_dsn).partition("&direct")[0]
-    )
+    assert "Set `database.direct`" in await refusal(through(transaction_pooler, postgres_dsn))
 
 
 async def test_a_way_around_that_leads_elsewhere_is_refused(
     postgres_dsn: str, postgres_server: PostgresServer, transaction_pooler: str
 ) -> None:
-    through = pooled(transaction_pooler, postgres_dsn).partition("&direct")[0]
-    assert "`database.direct` leads to a connection pooler" in await refusal(
-        pooled(transaction_pooler, through)
-    )
-    elsewhere = pooled(transaction_pooler, postgres_server.dsn()).partition("&direct")[2]
-    assert "leads to another database" in await refusal(f"{through}&direct{elsewhere}")
+    around = through(transaction_pooler, postgres_dsn)
+    assert "leads to a connection pooler" in await refusal(with_parts(around, direct=around))
+    assert "leads to another database" in await refusal(with_parts(around, direct=postgres_server.dsn()))
 
 
 @pytest.mark.parametrize("options", ["server_round_robin = 1", "default_pool_size = 1"])
@@ -150,7 +147,7 @@ async def test_a_setting_that_is_lost_on_the_way_is_named(
 ) -> None:
     """Two server connections in turn: what is set on the first one is missing on the second one."""
     with pooler(postgres_server, "transaction", options="server_round_robin = 1\nmin_pool_size = 2") as where:
-        dsn = pooled(where, postgres_dsn).partition("&direct")[0]
+        dsn = through(where, postgres_dsn)
         busy = [await asyncpg.connect(dsn, statement_cache_size=0) for _ in range(2)]
         for one in busy:
             await one.execute("BEGIN")
@@ -162,3 +159,35 @@ async def test_a_setting_that_is_lost_on_the_way_is_named(
             await connect(parse_address(dsn), PostgresSettings())
         for one in busy:
             await one.close()
+
+
+@pytest.fixture
+def tls_pooler(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """A port of loopback that accepts TLS alone, and its certificate: the wheel's server has no TLS of its own."""
+    certificate, key = tmp_path / "server.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"]
+    subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    for path in (tmp_path.parent.parent, tmp_path.parent, tmp_path, key):
+        path.chmod(0o755)  # for the account of the pooler
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = (
+        f"client_tls_sslmode = require\nclient_tls_key_file = {key}\nclient_tls_cert_file = {certificate}\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}"
+    )
+    with pooler(postgres_server, "session", options=options, port=port):
+        yield port, certificate
+
+
+async def test_certificates_are_checked_as_the_url_says(
+    tls_pooler: tuple[int, Path], postgres_dsn: str
+) -> None:
+    port, certificate = tls_pooler
+    url = f"postgresql://postgres@localhost:{port}{urlsplit(postgres_dsn).path}?sslmode=verify-full"
+    async with PostgresStore(f"{url}&sslrootcert={certificate}", TickingClock(), schema=SCHEMA) as store:
+        await store.alone(t.create, 1)
+    other = url.replace("localhost", "127.0.0.1")
+    with pytest.raises(StoreError, match=r"refuses the connection.*certificate verify failed"):
+        await PostgresStore(f"{other}&sslrootcert={certificate}", TickingClock(), schema=SCHEMA).open()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -71,6 +72,7 @@ _HOPELESS: Final = (
     asyncpg.UndefinedObjectError,
     asyncpg.InvalidParameterValueError,
     asyncpg.CantChangeRuntimeParamError,
+    ssl.SSLCertVerificationError,
 )
 
 _LOSSES: Final = (
