@@ -59,6 +59,28 @@ def test_check_says_everything_and_ends_with_one(
     assert "above 20" in said["warnings"][0]
 
 
+@pytest.mark.parametrize(
+    ("database", "problem"),
+    [
+        ('{schema: "fleet"}', "database.url: missing"),
+        ('"mysql://h/d"', "write postgresql://user@host/name"),
+        ('{url: "postgresql://h/d", direct: "server:5432"}', "write postgresql://user@host/name"),
+    ],
+)
+def test_check_refuses_an_address_that_cannot_be_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    database: str,
+    problem: str,
+) -> None:
+    (tmp_path / "clutch.json").write_text(f"{{database: {database}}}")
+    (tmp_path / "clutch.json").chmod(0o600)
+    code, said, _ = typed(monkeypatch, capsys, "config", "check", "--state", tmp_path, "--json")
+    assert code == 1
+    assert problem in str(said)
+
+
 def test_explain_tells_value_default_place_and_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 
 import asyncpg
@@ -10,7 +11,8 @@ import pytest
 
 from clutch.errors import StoreLost
 from clutch.store.postgres import PostgresStore
-from clutch.store.postgres_connection import PostgresSettings
+from clutch.store.postgres_address import parse_address
+from clutch.store.postgres_connection import PostgresSettings, connect
 from clutch.testing.postgres import PostgresServer, temporary_server
 from tests.patience import PATIENCE_S
 from tests.postgres_server import caught_up, standby
@@ -91,6 +93,14 @@ async def test_a_standby_alone_is_refused_with_the_reason(
     hurried = PostgresSettings(patience_s=0.2)
     with pytest.raises(StoreLost, match="standby or read-only"):
         await PostgresStore(copy.dsn(), TickingClock(), schema=SCHEMA, settings=hurried).open()
+
+
+async def test_a_server_that_does_not_answer_leaves_time_for_the_next(postgres_dsn: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hosts = f"127.0.0.1,{postgres_dsn.partition('host=')[2]}&port={silent.getsockname()[1]},5432"
+        address = parse_address(f"{postgres_dsn.partition('host=')[0]}host={hosts}")
+        link = await connect(address, PostgresSettings(connect_timeout_s=0.3))
+        await link.close()
 
 
 @pytest.fixture

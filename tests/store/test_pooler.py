@@ -188,6 +188,10 @@ async def test_certificates_are_checked_as_the_url_says(
     url = f"postgresql://postgres@localhost:{port}{urlsplit(postgres_dsn).path}?sslmode=verify-full"
     async with PostgresStore(f"{url}&sslrootcert={certificate}", TickingClock(), schema=SCHEMA) as store:
         await store.alone(t.create, 1)
+    link = await connect(parse_address(f"{url}&sslrootcert={certificate}"), PostgresSettings())
+    wire = link.raw._transport.get_extra_info("socket")
+    assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000, "a machine that is gone"
+    await link.close()
     other = url.replace("localhost", "127.0.0.1")
     with pytest.raises(StoreError, match=r"refuses the connection.*certificate verify failed"):
         await PostgresStore(f"{other}&sslrootcert={certificate}", TickingClock(), schema=SCHEMA).open()

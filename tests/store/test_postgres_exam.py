@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from clutch.core.server_exam import Pooler, findings
 from clutch.errors import StoreLost
+from clutch.store.postgres_address import with_parts
 from clutch.store.postgres_exam import examine
 from clutch.testing.postgres import PostgresServer
-from tests.store.pooler import pooler
+from tests.store.pooler import pooled, pooler
 
 pytestmark = pytest.mark.postgres
 
@@ -66,6 +68,15 @@ def test_role_without_rights_is_told_which_one_is_missing(
     wrong = {one.id for one in findings(facts) if not one.is_ok}
     assert {"pg-rights", "pg-connections"} <= wrong
     assert not facts.sees_others
+
+
+def test_the_address_may_name_a_schema_and_a_way_around_a_pooler(
+    postgres_server: PostgresServer, postgres_dsn: str
+) -> None:
+    postgres_server.execute("CREATE SCHEMA fleet", database=urlsplit(postgres_dsn).path[1:])
+    with pooler(postgres_server, "transaction") as address:
+        facts = examine(with_parts(pooled(address, postgres_dsn), schema="fleet"))
+    assert (facts.schema, facts.pooler, facts.locks_hold) == ("fleet", Pooler.NONE, True)
 
 
 def test_server_that_is_away_is_an_error() -> None:

@@ -364,7 +364,7 @@ def _of_config(home: Path, *, is_online: bool) -> tuple[list[Check], str | None]
         for one in server_notices(found.settings.tools.mcp_servers)
     )
     every = [config, *asked, *servers, of_import_path(places)]
-    return every, found.settings.database_address
+    return every, None if problems else found.settings.database_address
 
 
 def _of_running(home: Path) -> list[Check]:
