@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.diagnosis import BlockingSession, Facts, Gate, gate_of, unserved
+from clutch.core.diagnosis import BlockingSession, Facts, Gate, gate_of, session_gate, unserved
 from clutch.core.model import Delivery, Phase, Reason
 from clutch.core.text.why import blocked_text, command, waiting_for
 
@@ -209,3 +209,21 @@ def test_what_is_waited_for_is_named_by_ids() -> None:
     assert named("requester in a turn") == ("agent:main:main",)
     assert named("requester is a task") == ("t_9",)
     assert named("quota") == ()
+
+
+@pytest.mark.parametrize(
+    ("room", "questions", "gate"),
+    [
+        (MAIN, (), None),
+        (replace(MAIN, is_held=True, working=(3, 4)), (), Gate.DESCENDANTS_ACTIVE),
+        (replace(MAIN, is_held=True, working=(3,), has_run=True, is_owned=True, lease_until=120.0), (), None),
+        (replace(MAIN, is_paused=True), ("q_1",), Gate.PAUSED),
+        (replace(MAIN, has_run=True), ("q_1",), Gate.NEEDS_YOU),
+        (replace(MAIN, is_owned=True, lease_until=10.0), (), Gate.LEASE),
+    ],
+)
+def test_a_main_session_is_blocked_by_its_row_and_its_run(
+    room: BlockingSession, questions: tuple[str, ...], gate: Gate | None
+) -> None:
+    stuck = session_gate(replace(AT, own=room, questions=questions))
+    assert (None if stuck is None else stuck.gate) is gate

@@ -105,7 +105,7 @@ def test_each_attempt_is_printed_with_target_depth_route_paths_number_and_next_t
         " next 01:00:01 UTC",
         "    left steer-primary: turn ended",
         "Blocked: t_2 is paused. It resumes when a user resumes it.",
-        "  paused since 00:58:20 UTC (2m00s) -> clutch resume t_2",
+        "  since 00:58:20 UTC (2m00s) -> clutch resume t_2",
     ]
 
 

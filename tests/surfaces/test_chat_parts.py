@@ -305,6 +305,18 @@ def test_a_question_is_answered_by_a_number_or_by_a_text_and_escape_decides_late
     assert decided(host)[0][1]["text"] == "blue"
 
 
+def test_a_plan_says_that_the_answer_waits_for_it(clock: list[float]) -> None:
+    panel = Panel(Host(), SESSION)
+    plan = item("t_1", "plan")
+    panel.show_items([plan], [task("t_1", status="needs approval")])
+    clock[0] += 1
+    held = "a approves · r rejects · Esc later · the answer waits for this plan"
+    assert held in "\n".join(panel.rows(100, is_empty=True))
+    assert panel.take("escape")
+    said = "1 decision left for later · Esc shows them again · the answer waits for the plan of “survey”"
+    assert said in panel.rows(100, is_empty=True)
+
+
 def test_what_was_left_for_later_comes_back_with_escape(clock: list[float]) -> None:
     host = Host()
     panel = Panel(host, SESSION)

@@ -16,6 +16,7 @@ from tests.surfaces.asking import asking, asks, calls, exhausts, loses, offers_t
 from tests.surfaces.served import Served
 from tests.surfaces.test_dashboard import MARKDOWN, family, opened, outline, violations
 from tests.surfaces.test_page import CARD, HOSTILE, KEPT_MS, is_live, spawned
+from tests.surfaces.typed import typed
 
 WIDE: Any = {"viewport": {"width": 1280, "height": 900}}
 
@@ -164,6 +165,23 @@ def test_a_plan_is_markdown_and_its_rejection_needs_a_reason(db: Served, page: P
     press(again, "Approve")
     expect(again).to_have_count(0)
     assert db.client.get("/v1/inbox")["items"] == []
+
+
+def test_an_answer_that_waits_for_a_plan_says_so_in_chat_and_why(db: Served, page: Page) -> None:
+    task = plans(db, "tidy", MARKDOWN)
+    go(page, db, "view=chat&session=agent:main:main")
+    expect(page.locator(".turn-state")).to_have_text(
+        "waiting for 1 subagent · the answer waits for your decision about the plan of “tidy”"
+    )
+    said = typed("why", "agent:main:main", state=db.home)
+    first, *rest = said.out.splitlines()
+    assert (said.code, first) == (0, "agent:main:main · waiting · 1 active subagent")
+    assert f"Plan of tidy ({task}) needs a decision. No result of a subagent is read here before it." in rest
+    assert any(line.startswith(f"  -> clutch approve {task} --hash ") for line in rest)
+    (item,) = db.client.get("/v1/inbox")["items"]
+    decide(db, item, "approve")
+    expect(page.locator(".turn-state")).to_be_hidden()
+    assert "needs a decision" not in typed("why", "agent:main:main", state=db.home).out
 
 
 def test_a_budget_shows_its_figures_and_an_approval_raises_it(db: Served, page: Page) -> None:

@@ -303,7 +303,7 @@ class Unsent(TypedDict):
 
 
 class WhyObject(TypedDict):
-    task: TaskObject
+    task: TaskObject | None  #: null: a main session
     timeline: list[Happened]
     deliveries: list[Attempt]
     stuck: Stuck | None

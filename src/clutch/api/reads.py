@@ -158,7 +158,10 @@ def why(
     from clutch.api import timeline  # much to load, and lists are asked for far more often
     from clutch.transactions.read import why as why_of
 
-    number = yield from task_number(now, who, target)
+    meant_by = yield from session(now, who, target)
+    number = meant_by.session_id
+    if meant_by.task_id is None and (main := (yield from why_of.session_why(now, number, is_served))):
+        return timeline.session_why(now, main, state)
     found = yield from why_of.why(now, number, is_served)
     if found is None:
         raise unknown(number)

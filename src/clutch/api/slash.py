@@ -185,9 +185,9 @@ async def info(chat: Chat, text: str) -> str:
 
 
 async def why(chat: Chat, text: str) -> str:
-    target = only_word(text)
-    task = await chat.task(target)
-    found = await chat.look(Verb.READ, task, reads.why, chat.who, target)
+    target = only_word(text) if text.strip() else chat.session_key
+    session = (await chat.services.db.read(reads.session, chat.who, target)).session_id
+    found = await chat.look(Verb.READ, session, reads.why, chat.who, target)
     return str(found["text"])
 
 
@@ -314,7 +314,7 @@ ACTIONS: Mapping[str, Command] = {
     "stop": _KILL,
     "log": _command("log <target> [n] [tools]", log),
     "info": _command("info <target>", info),
-    "why": _command("why <target>", why),
+    "why": _command("why [target]", why),
     "send": _SEND,
     "steer": _STEER,
     "spawn": _command("spawn <agent> <task> [--model m] [--thinking level]", spawn),

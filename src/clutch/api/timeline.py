@@ -27,6 +27,7 @@ from clutch.core.text.why import (
     DeliveryAttempt,
     ReplayStep,
     TimelineEntry,
+    blocked_lines,
     blocked_text,
     command,
     delivered_to,
@@ -37,7 +38,8 @@ from clutch.core.text.why import (
 )
 from clutch.core.timeline import Arrow, Handover, Mark, TaskRecord, TaskSpans, arrows, critical_path, history
 from clutch.core.views import TaskView
-from clutch.transactions.read.why import TaskExplanation
+from clutch.transactions.read.inbox import PLAN
+from clutch.transactions.read.why import SessionExplanation, TaskExplanation
 
 if TYPE_CHECKING:
     from clutch.api import objects
@@ -77,6 +79,31 @@ def why(now: float, found: TaskExplanation, state: str | None = None) -> objects
                 ),
             )
         ),
+    }
+
+
+def session_why(now: float, found: SessionExplanation, state: str | None = None) -> objects.WhyDocument:
+    """Explain a main session: it has no task and no timeline, only what it waits for."""
+    chat, stuck = found.chat, found.stuck
+    lines = [f"{chat.key} · {chat.status or 'idle'} · {counted(chat.children, 'active subagent')}"]
+    if stuck is not None:
+        lines += blocked_lines(stuck, chat.key, now=now, state=state)
+    for one in found.items:
+        named = f"{one.label or one.session_key or 'the gateway'} ({one.id})"
+        is_plan = one.kind == PLAN
+        held = " No result of a subagent is read here before it." if is_plan and chat.children else ""
+        lines.append(f"{one.kind.capitalize()} of {named} needs a decision.{held}")
+        words = ("approve", one.id, "--hash", one.hash) if is_plan else ("inbox",)
+        lines.append(f"  -> {typed(*words, state=state)}")
+    return {
+        "schema": "clutch.why/1",
+        "ok": True,
+        "task": None,
+        "timeline": [],
+        "deliveries": [],
+        "stuck": None if stuck is None else _stuck(stuck, chat.key, state),
+        "messages": [],
+        "text": "\n".join(lines),
     }
 
 

@@ -126,6 +126,19 @@ def gate_of(facts: Facts) -> Blocker | None:
             assert_never(facts.phase)
 
 
+def session_gate(facts: Facts) -> Blocker | None:
+    """Return what blocks a main session, which has no phase: its row and its run decide."""
+    room = facts.own
+    if room is None:
+        return None
+    if room.is_paused:
+        return Blocker(Gate.PAUSED, facts.since, room)
+    if facts.questions:
+        return Blocker(Gate.NEEDS_YOU, facts.since, room, questions=facts.questions)
+    is_waiting = room.is_held and not room.has_run
+    return (_children(facts, room) if is_waiting else None) or _to_be_worked_on(facts, room)
+
+
 def _to_be_worked_on(facts: Facts, room: BlockingSession | None) -> Blocker | None:
     """Return what keeps a worker from executing the session, or None while one does."""
     if room is None:

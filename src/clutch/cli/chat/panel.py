@@ -268,8 +268,12 @@ class Panel:
     def _offer_rows(self, width: int, *, is_empty: bool) -> list[str]:
         item = self._offer
         if item is None:
-            later = counted(len(self._later), "decision")
-            return [_hint(f"{later} left for later · Esc shows them again", width)] if self._later else []
+            later = [one for one in self._items if _key(one) in self._later]
+            held = "".join(
+                f" · the answer waits for the plan of “{_who(one)}”" for one in later if _is_plan(one)
+            )
+            left = f"{counted(len(later), 'decision')} left for later · Esc shows them again{held}"
+            return [_hint(left, width)] if later else []
         asks = f"{item['status'].capitalize()}: {_who(item)}: {_asked(item)}"
         first = coloured(_cut(asks, width), YELLOW)
         if not is_empty:
@@ -280,7 +284,8 @@ class Panel:
             f"{n} {visible(one, 20)} · " for n, one in enumerate(item["detail"].get("choices", ())[:9], 1)
         )
         verb = "a answers" if item["kind"] == "question" else "a approves"
-        return [first, _hint(f"{choices}{verb} · r rejects · Esc later", width)]
+        held = " · the answer waits for this plan" if _is_plan(item) else ""
+        return [first, _hint(f"{choices}{verb} · r rejects · Esc later{held}", width)]
 
     def _task_rows(self, width: int) -> list[str]:
         ids = [task["taskId"] for _, task in self._tasks]
@@ -322,6 +327,11 @@ def _asked(item: Item) -> str:
         return visible(" ".join(item["text"].split()), 300)
     args = detail.get("args")
     return call_text(str(detail["tool"]), main_argument(args if isinstance(args, dict) else {}))
+
+
+def _is_plan(item: Item) -> bool:
+    """A plan that is not decided keeps the results of all subagents from the agent, and so its answer from the user."""
+    return bool(item["kind"] == "plan")
 
 
 def _key(item: Item) -> tuple[str, str]:

@@ -345,9 +345,13 @@ def why_lines(
     for attempt in attempts:
         yield from _attempt_lines(attempt, now)
     if stuck is not None:
-        yield blocked_text(stuck)
-        since = f"{stuck.gate} since {clock(stuck.since, now)} ({duration(now - stuck.since)})"
-        yield f"  {since} -> {typed(*command(stuck, task), state=state)}"
+        yield from blocked_lines(stuck, task, now=now, state=state)
+
+
+def blocked_lines(stuck: Blocker, target: str, *, now: float, state: str | None = None) -> Iterator[str]:
+    yield blocked_text(stuck)
+    since = f"since {clock(stuck.since, now)} ({duration(now - stuck.since)})"
+    yield f"  {since} -> {typed(*command(stuck, target), state=state)}"
 
 
 def _attempt_lines(attempt: DeliveryAttempt, now: float) -> Iterator[str]:

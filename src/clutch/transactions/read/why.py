@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clutch.core import ids
-from clutch.core.diagnosis import Blocker, BlockingSession, Facts, gate_of, unserved
-from clutch.core.model import REASONS, Phase, RunState
+from clutch.core.diagnosis import Blocker, BlockingSession, Facts, gate_of, session_gate, unserved
+from clutch.core.model import REASONS, Delivery, Phase, Reason, RunState
 from clutch.core.text.why import Arrived, DeliveryAttempt, ReplayStep, TimelineEntry, steps
 from clutch.core.views import TaskView, TranscriptEntry
 from clutch.store.transaction import Tx
 from clutch.transactions import inbox as timeline_tx
 from clutch.transactions.conditions import IS_OPEN, IS_WORKING
 from clutch.transactions.read import tasks
-from clutch.transactions.read.inbox import UnsentMessage, sent_for
+from clutch.transactions.read.chats import ChatRow, one_chat
+from clutch.transactions.read.inbox import InboxItem, UnsentMessage, sent_for, waiting_items
 from clutch.transactions.workers import NO_TRIAL
 
 
@@ -37,6 +38,36 @@ def why(now: float, task_id: int, is_served: bool = True) -> Tx[TaskExplanation 
     messages = yield from sent_for(now, task_id)
     stuck = gate_of(facts if is_served else unserved(facts))
     return TaskExplanation(view, lines, tuple(attempts), stuck, tuple(messages))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionExplanation:
+    """Of a main session, which has no task. `items`: decisions that it and its subagents wait for."""
+
+    chat: ChatRow
+    stuck: Blocker | None
+    items: tuple[InboxItem, ...]
+
+
+def session_why(now: float, session_id: int, is_served: bool = True) -> Tx[SessionExplanation | None]:
+    chat = yield from one_chat(now, session_id)
+    if chat is None:
+        return None
+    items = yield from waiting_items(now, session_id)
+    lanes, workers = yield from _machine(now)
+    facts = Facts(
+        at=now,
+        task_id=session_id,
+        phase=Phase.RUNNING,
+        reason=Reason.NONE,
+        delivery=Delivery.WAITING,
+        since=chat.moved_at,
+        own=(yield from _room(session_id)),
+        lanes=lanes,
+        workers=workers,
+        questions=tuple(one.id for one in items if one.session_id == session_id),
+    )
+    return SessionExplanation(chat, session_gate(facts if is_served else unserved(facts)), tuple(items))
 
 
 def timeline(now: float, task_id: int) -> Tx[tuple[TimelineEntry, ...]]:
@@ -70,7 +101,6 @@ def journal(now: float, task_id: int) -> Tx[list[ReplayStep]]:
 
 
 def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[Facts]:
-
     moved = [line.at for line in lines if line.to_phase is view.phase and not line.is_note]
     rows = yield "SELECT wake_at FROM tasks WHERE id = ?", (view.task_id,)
     letter = yield (
@@ -79,12 +109,7 @@ def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[F
         (view.task_id, view.generation),
     )
     reader_id, ready_at, seen, taken_run = letter[0] if letter else (view.requester_id, None, 1, None)
-    lanes = yield (
-        "SELECT name, cap, (SELECT COUNT(*) FROM sessions s WHERE s.lane = lanes.name AND s.owner IS NOT NULL)"
-        " FROM lanes",
-        (),
-    )
-    alive = yield "SELECT COUNT(*) FROM workers WHERE lease_until >= ?", (now,)
+    lanes, workers = yield from _machine(now)
     asked = yield (
         "SELECT id FROM questions WHERE session_id = ? AND answered_at IS NULL ORDER BY id",
         (view.task_id,),
@@ -104,11 +129,22 @@ def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[F
         put_off=view.delivery.cause,
         is_seen=bool(seen),
         is_taken=taken_run is not None,
-        lanes={name: (int(used), int(cap)) for name, cap, used in lanes},
-        workers=int(alive[0][0]),
+        lanes=lanes,
+        workers=workers,
         questions=tuple(ids.question_id(row[0]) for row in asked),
         plan_hash=None if view.plan is None else view.plan.hash,
     )
+
+
+def _machine(now: float) -> Tx[tuple[dict[str, tuple[int, int]], int]]:
+    """Return used slots and capacity by lane, and how many workers are alive."""
+    lanes = yield (
+        "SELECT name, cap, (SELECT COUNT(*) FROM sessions s WHERE s.lane = lanes.name AND s.owner IS NOT NULL)"
+        " FROM lanes",
+        (),
+    )
+    alive = yield "SELECT COUNT(*) FROM workers WHERE lease_until >= ?", (now,)
+    return {name: (int(used), int(cap)) for name, cap, used in lanes}, int(alive[0][0])
 
 
 def _room(session_id: int) -> Tx[BlockingSession | None]:

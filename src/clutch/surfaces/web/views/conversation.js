@@ -110,7 +110,6 @@ export class Conversation {
     }
     this.drawUnread(found.waiting);
     this.drawAsks();
-    this.drawState();
     this.empty.hidden = this.last > 0 || found.waiting.length > 0 || this.log.children.length > 0;
     this.log.setAttribute("aria-live", "polite"); // from now on: what is new, not what was there
     this.onRead(this);
@@ -236,11 +235,14 @@ export class Conversation {
     arrange(this.unread, wanted);
   }
 
+  asked() { return inboxItems().filter((item) => item.path.some((one) => one.sessionKey === this.key)); }
+
   /** Decisions that this agent or its subagents wait for. */
   drawAsks() {
-    const mine = inboxItems().filter((item) => item.path.some((one) => one.sessionKey === this.key));
+    const mine = this.asked();
     const known = new Map([...this.asks.children].map((one) => [one.dataset.key, one]));
     arrange(this.asks, mine.map((item) => known.get(itemKey(item)) ?? askCard(item)));
+    this.drawState();
   }
 
   /** What the agent does, and whether it has seen the last message. */
@@ -263,7 +265,12 @@ export class Conversation {
       if (open.length) return `${[...new Set(open)].join(", ")} · ${seconds}`;
       return this.segments.some((one) => !one.isClosed) ? "" : `thinking… ${seconds}`;
     }
-    if (status === "waiting" && children) return `waiting for ${children} subagent${children === 1 ? "" : "s"}`;
+    if (status === "waiting" && children) {
+      // A plan that is not decided keeps the results of all others from the agent, and so its answer from the user.
+      const plans = this.asked().filter((item) => item.kind === "plan").map((item) => `“${item.label || item.taskId}”`);
+      const held = plans.length ? ` · the answer waits for your decision about the plan of ${plans.join(", ")}` : "";
+      return `waiting for ${children} subagent${children === 1 ? "" : "s"}${held}`;
+    }
     if (status === "failing") return "The model call failed. It is tried again.";
     return { queued: "queued", waiting: "waiting" }[status] ?? "";
   }
