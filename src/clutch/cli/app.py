@@ -300,9 +300,7 @@ def demo(
 @commands.command()
 def serve(
     state: State = None,
-    database: Annotated[
-        str | None, typer.Option(help="PostgreSQL instead of SQLite: postgresql://…", show_default=False)
-    ] = None,
+    database: Annotated[str | None, typer.Option(help="PostgreSQL instead of SQLite: postgresql://…")] = None,
     model: Annotated[
         str | None, typer.Option(help="provider:model of agents that name none. Default: the demo model.")
     ] = None,
@@ -311,14 +309,11 @@ def serve(
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(
-            help="Address to listen on. Default: 127.0.0.1; others need gateway.allowRemote.",
-            show_default=False,
-        ),
+        typer.Option(help="Address to listen on. Default: 127.0.0.1; others need gateway.allowRemote."),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.", show_default=False),
+        typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one."),
     ] = None,
     config: Config = None,
     no_input: Annotated[
@@ -356,7 +351,7 @@ def stop(state: State = None, as_json: AsJson = False) -> None:
 def drain(
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds to wait; then it stops as `stop` does.", show_default=False),
+        typer.Option(min=0, help="Seconds to wait; then it stops as `stop` does."),
     ] = None,
     state: State = None,
     as_json: AsJson = False,
@@ -379,7 +374,6 @@ def mcp(
         typer.Option(
             metavar="NAME",
             help="Name under which this client finds its tasks again. Default: the client's name.",
-            show_default=False,
         ),
     ] = None,
     agent: Annotated[str, typer.Option(help="Agent of that session.")] = "main",
@@ -398,11 +392,9 @@ def mcp(
 def chat(
     session: Annotated[
         str | None,
-        typer.Option(help="Main session to talk to. Default: agent:main:main.", show_default=False),
+        typer.Option(help="Main session to talk to. Default: agent:main:main."),
     ] = None,
-    agent: Annotated[
-        str | None, typer.Option(help="Talk to the main session of this agent.", show_default=False)
-    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Talk to the main session of this agent.")] = None,
     state: State = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -438,7 +430,7 @@ def open_(
     phone: Annotated[bool, typer.Option("--phone", help="Print a QR code that signs a phone in.")] = False,
     url: Annotated[
         str | None,
-        typer.Option(help="With --phone: the public address of the gateway.", show_default=False),
+        typer.Option(help="With --phone: the public address of the gateway."),
     ] = None,
     state: State = None,
     as_json: AsJson = False,
@@ -469,9 +461,7 @@ def devices(
         DeviceAction,
         typer.Argument(metavar="[list|revoke]", help="List them, or sign one out.", show_default=False),
     ] = DeviceAction.LIST,
-    device: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Device to revoke.", show_default=False)
-    ] = None,
+    device: Annotated[str | None, typer.Argument(metavar="[ID]", help="Device to revoke.")] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:

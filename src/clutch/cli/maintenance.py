@@ -84,8 +84,7 @@ def init(
     model: Annotated[
         str | None,
         typer.Option(
-            help="provider:model. Default: the first with a key in the environment, a local Ollama, or the demo model.",
-            show_default=False,
+            help="provider:model. Default: the first with a key in the environment, a local Ollama, or the demo model."
         ),
     ] = None,
     no_test: Annotated[
@@ -122,13 +121,12 @@ def doctor(
     ] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option(help="Also write a .tar.gz for support, without secrets.", show_default=False),
+        typer.Option(help="Also write a .tar.gz for support, without secrets."),
     ] = None,
     database: Annotated[
         str | None,
         typer.Option(
-            help="Examine this PostgreSQL server alone: postgresql://… Any server, also without Clutch.",
-            show_default=False,
+            help="Examine this PostgreSQL server alone: postgresql://… Any server, also without Clutch."
         ),
     ] = None,
     state: State = None,
@@ -318,9 +316,7 @@ def export(
     ] = ExportFormat.JSONL,
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="New file to write. Default: stdout; html: clutch-TARGET.html.", show_default=False
-        ),
+        typer.Option(help="New file to write. Default: stdout; html: clutch-TARGET.html."),
     ] = None,
     with_secrets: Annotated[
         bool, typer.Option("--with-secrets", help="Keep text that looks like a key, a token or a password.")
@@ -486,9 +482,7 @@ def openclaw(
         Path, typer.Argument(metavar="DIR", help="State directory of OpenClaw, e.g. ~/.openclaw.")
     ],
     state: State = None,
-    database: Annotated[
-        str | None, typer.Option(help="PostgreSQL instead of SQLite: postgresql://…", show_default=False)
-    ] = None,
+    database: Annotated[str | None, typer.Option(help="PostgreSQL instead of SQLite: postgresql://…")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be imported; write nothing.")
     ] = False,

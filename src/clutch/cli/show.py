@@ -115,12 +115,10 @@ def ps(
     all_: Annotated[
         bool, typer.Option("--all", "-a", help="All finished tasks, also archived ones.")
     ] = False,
-    root: Annotated[
-        str | None, typer.Option(help="Only the tree of this task or session.", show_default=False)
-    ] = None,
+    root: Annotated[str | None, typer.Option(help="Only the tree of this task or session.")] = None,
     only: Annotated[
         ListPartOption | None,
-        typer.Option("--only", metavar="PART", help=f"Only this part: {PARTS}.", show_default=False),
+        typer.Option("--only", metavar="PART", help=f"Only this part: {PARTS}."),
     ] = None,
     phase: Annotated[Phase | None, typer.Option(metavar="PHASE", hidden=True)] = None,
     undelivered: Annotated[bool, typer.Option("--undelivered", help="Only undelivered results.")] = False,
@@ -129,12 +127,9 @@ def ps(
         typer.Option(
             min=1,
             help=f"At most this many finished tasks; active ones are always all shown. Default: {FINISHED}.",
-            show_default=False,
         ),
     ] = None,
-    cursor: Annotated[
-        str | None, typer.Option(help="Continue after an earlier list: its `next`.", show_default=False)
-    ] = None,
+    cursor: Annotated[str | None, typer.Option(help="Continue after an earlier list: its `next`.")] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
@@ -447,9 +442,7 @@ class UsageGroupingOption(StrEnum):
 @looks.command()
 def cost(
     by: Annotated[UsageGroupingOption, typer.Option(help="Group by.")] = UsageGroupingOption.ROOT,
-    hours: Annotated[
-        float | None, typer.Option(help="Only calls of the last hours.", show_default=False)
-    ] = None,
+    hours: Annotated[float | None, typer.Option(help="Only calls of the last hours.")] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:

@@ -46,7 +46,7 @@ spawns = typer.Typer()
 
 
 def _option(help: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, show_default=False)
+    return typer.Option(*names, help=help)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,13 @@ class SpawnCommandOptions:
     )
     run_timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Timeout of one run in seconds; 0 = none.", show_default=False),
+        typer.Option(min=0, help="Timeout of one run in seconds; 0 = none."),
     ] = None
     plan: Annotated[bool, _option("Write a plan first and wait for approval.", "--plan")] = False
     tool: Annotated[list[str] | None, _option("Allow only this tool; may be repeated.")] = None
     attach: Annotated[
         list[Path] | None,
-        typer.Option(
-            exists=True, dir_okay=False, help="File to pass to it; may be repeated.", show_default=False
-        ),
+        typer.Option(exists=True, dir_okay=False, help="File to pass to it; may be repeated."),
     ] = None
     workspace: Annotated[
         Literal["inherit", "isolated"] | None, _option("Share the session's directory, or use a copy.")
@@ -78,12 +76,7 @@ class SpawnCommandOptions:
     budget_tokens: Annotated[int | None, _option("Budget in tokens, for it and its subagents.")] = None
     schema: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="File with a JSON schema: structured output.",
-            show_default=False,
-        ),
+        typer.Option(exists=True, dir_okay=False, help="File with a JSON schema: structured output."),
     ] = None
     context: Annotated[
         Literal["isolated", "fork"] | None, _option("fork: begin with a copy of the session's transcript.")
@@ -257,7 +250,7 @@ def run(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends and print its result.")] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds to wait; the task itself continues.", show_default=False),
+        typer.Option(min=0, help="Seconds to wait; the task itself continues."),
     ] = None,
     state: State = None,
     as_json: AsJson = False,

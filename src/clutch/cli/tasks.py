@@ -136,7 +136,7 @@ def continue_(
 def kill(
     target: Target,
     reason_argument: Annotated[
-        str | None, typer.Argument(metavar="REASON", help="Stored with the outcome.", show_default=False)
+        str | None, typer.Argument(metavar="REASON", help="Stored with the outcome.")
     ] = None,
     reason: Annotated[str, typer.Option(help="Same as REASON.")] = "killed",
     state: State = None,
@@ -263,9 +263,7 @@ def reject(
     end: Annotated[
         bool | None,
         typer.Option(
-            "--end/--revise",
-            help="A plan: end the task, or ask for another plan. Default: plan.onReject.",
-            show_default=False,
+            "--end/--revise", help="A plan: end the task, or ask for another plan. Default: plan.onReject."
         ),
     ] = None,
     seen_hash: Hash = None,
