@@ -37,13 +37,13 @@ from tests.core.stories import (
 
 SPECIFIED = """
 spawning          → queued
-queued            → running paused
+queued            → running paused ending
 running           → ending paused awaiting_approval queued
-paused            → queued running
-awaiting_approval → queued ending
-ending            → running queued announcing announce_deferred
+paused            → queued running ending
+awaiting_approval → queued running ending
+ending            → running queued awaiting_approval announcing announce_deferred
 announcing        → announce_deferred queued
-announce_deferred → announcing queued running
+announce_deferred → announcing queued running awaiting_approval
 cleanup_pending   → completed completed_giveup
 completed         → queued
 completed_giveup  → queued announcing cleanup_pending
@@ -61,6 +61,27 @@ def specified_edges() -> set[tuple[Phase, Phase]]:
 
 def test_edges_are_exactly_those_of_the_specification() -> None:
     assert specified_edges() == EDGES
+
+
+@pytest.mark.parametrize(
+    ("story", "event", "phases"),
+    [
+        (awaiting(), ev.Started(9), [Phase.RUNNING]),
+        (drafting().then(ev.Failed(3, "boom")), ev.Ended(4, "the plan"), [Phase.AWAITING_APPROVAL]),
+        (
+            drafting().then(ev.Ended(2, "the plan", untold=1)),
+            ev.Woke(Policy().life.settle_expiry_s + 2),
+            [Phase.ANNOUNCE_DEFERRED, Phase.AWAITING_APPROVAL],  # the first line says that the wait expired
+        ),
+        (new().then(ev.Admitted(0)), ev.Orphaned(9), [Phase.ENDING, Phase.ANNOUNCING]),
+        (running().then(ev.Paused(3)), ev.Orphaned(9), [Phase.ENDING, Phase.ANNOUNCING]),
+    ],
+    ids=["children after a plan", "plan in grace", "plan after a wait", "orphan in queue", "paused orphan"],
+)
+def test_a_timeline_has_no_move_that_was_not_made(story: Story, event: ev.Event, phases: list[Phase]) -> None:
+    after = story.then(event)
+    assert [move.to_phase for move in after.moves[len(story.moves) :]] == phases
+    assert after.task.started_at == story.task.started_at, "it did not run"
 
 
 def test_working_and_untold_are_the_phases_before_and_until_told() -> None:

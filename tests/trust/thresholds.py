@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from clutch.core.model import Phase
 from tests.trust.kills.points import COMMIT, POINTS
 
 SIM_RUNS_MIN: Final = 40_000
@@ -22,6 +23,16 @@ RANDOM_SHARE_MIN: Final = 0.25
 RECOVERY_SHARE_MIN: Final = 0.10
 RACE_PROCESSES: Final = 8
 RACE_ROUNDS: Final = 200
+#: Edges that no simulated world walks: no plan has children there, and no session is deleted. `tests/core` walks them.
+NOT_SIMULATED: Final = frozenset(
+    {
+        (Phase.AWAITING_APPROVAL, Phase.RUNNING),
+        (Phase.ENDING, Phase.AWAITING_APPROVAL),
+        (Phase.ANNOUNCE_DEFERRED, Phase.AWAITING_APPROVAL),
+        (Phase.QUEUED, Phase.ENDING),
+        (Phase.PAUSED, Phase.ENDING),
+    }
+)
 LIMIT_ACTS: Final = 300  #: of each process, while a watcher counts what the tables hold
 
 Summary = Mapping[str, Any]

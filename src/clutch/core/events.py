@@ -493,35 +493,25 @@ Effect = (
 # timeline line that changes no phase.
 
 
+_AFTER: Mapping[Phase, tuple[Phase, ...]] = {
+    Phase.SPAWNING: (Phase.QUEUED,),
+    Phase.QUEUED: (Phase.RUNNING, Phase.PAUSED, Phase.ENDING),
+    Phase.RUNNING: (Phase.ENDING, Phase.PAUSED, Phase.AWAITING_APPROVAL, Phase.QUEUED),
+    Phase.PAUSED: (Phase.QUEUED, Phase.RUNNING, Phase.ENDING),
+    Phase.AWAITING_APPROVAL: (Phase.QUEUED, Phase.RUNNING, Phase.ENDING),
+    Phase.ENDING: (
+        Phase.RUNNING, Phase.QUEUED, Phase.AWAITING_APPROVAL, Phase.ANNOUNCING, Phase.ANNOUNCE_DEFERRED,
+    ),
+    Phase.ANNOUNCING: (Phase.ANNOUNCE_DEFERRED, Phase.QUEUED),
+    Phase.ANNOUNCE_DEFERRED: (Phase.ANNOUNCING, Phase.QUEUED, Phase.RUNNING, Phase.AWAITING_APPROVAL),
+    Phase.CLEANUP_PENDING: (Phase.COMPLETED, Phase.COMPLETED_GIVEUP),
+    Phase.COMPLETED: (Phase.QUEUED,),
+    # A result that was given up stands in the transcript: the next model answer delivers it.
+    Phase.COMPLETED_GIVEUP: (Phase.QUEUED, Phase.ANNOUNCING, Phase.CLEANUP_PENDING),
+}  # fmt: skip
 EDGES: frozenset[tuple[Phase, Phase]] = frozenset(
     {
-        (Phase.SPAWNING, Phase.QUEUED),
-        (Phase.QUEUED, Phase.RUNNING),
-        (Phase.QUEUED, Phase.PAUSED),
-        (Phase.RUNNING, Phase.ENDING),
-        (Phase.RUNNING, Phase.PAUSED),
-        (Phase.RUNNING, Phase.AWAITING_APPROVAL),
-        (Phase.RUNNING, Phase.QUEUED),
-        (Phase.PAUSED, Phase.QUEUED),
-        (Phase.PAUSED, Phase.RUNNING),
-        (Phase.AWAITING_APPROVAL, Phase.QUEUED),
-        (Phase.AWAITING_APPROVAL, Phase.ENDING),
-        (Phase.ENDING, Phase.RUNNING),
-        (Phase.ENDING, Phase.QUEUED),
-        (Phase.ENDING, Phase.ANNOUNCING),
-        (Phase.ENDING, Phase.ANNOUNCE_DEFERRED),
-        (Phase.ANNOUNCING, Phase.ANNOUNCE_DEFERRED),
-        (Phase.ANNOUNCING, Phase.QUEUED),
-        (Phase.ANNOUNCE_DEFERRED, Phase.ANNOUNCING),
-        (Phase.ANNOUNCE_DEFERRED, Phase.QUEUED),
-        (Phase.ANNOUNCE_DEFERRED, Phase.RUNNING),
-        (Phase.CLEANUP_PENDING, Phase.COMPLETED),
-        (Phase.CLEANUP_PENDING, Phase.COMPLETED_GIVEUP),
-        (Phase.COMPLETED, Phase.QUEUED),
-        (Phase.COMPLETED_GIVEUP, Phase.QUEUED),
-        (Phase.COMPLETED_GIVEUP, Phase.ANNOUNCING),
-        # A result that was given up stands in the transcript: the next model answer delivers it.
-        (Phase.COMPLETED_GIVEUP, Phase.CLEANUP_PENDING),
+        *((before, after) for before, phases in _AFTER.items() for after in phases),
         # A kill ends every phase before delivery. `ending` also gets here when its result is skipped, `announcing`
         # when its result is delivered or given up.
         *((phase, Phase.CLEANUP_PENDING) for phase in WORKING | {Phase.ANNOUNCING}),

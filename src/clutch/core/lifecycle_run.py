@@ -56,8 +56,7 @@ def children_settled(story: Story, _: ev.Started) -> None:
 
 def children_settled_after_plan(story: Story, _: ev.Started) -> None:
     """Write the plan anew: the results of children came after it."""
-    new_generation(story, Reason.CHILDREN_SETTLED)
-    start(story, Reason.STARTED)
+    start(story, Reason.CHILDREN_SETTLED, **fresh(story.task))
 
 
 def start(story: Story, reason: Reason, detail: str = "", **changes: Any) -> None:
@@ -259,6 +258,7 @@ def _said(result: str | None) -> str | None:
 
 
 def ended(story: Story, event: ev.Ended) -> None:
+    """Accept the end of a run, also after a failure, in the grace period: the failure does not count."""
     task = story.task
     if is_past(task.deadline_at, story.at):
         time_out(story, None)
@@ -268,13 +268,6 @@ def ended(story: Story, event: ev.Ended) -> None:
         ask_approval(story, event.text)
     else:
         settle(story, story.at, Outcome.OK, event.text)
-
-
-def ended_in_grace(story: Story, event: ev.Ended) -> None:
-    """Accept an end after a failure. A plan is ready only while the run counts as running."""
-    if story.task.plan is Plan.DRAFTING and not event.untold:
-        start(story, Reason.RESTARTED, error=None)
-    ended(story, event)
 
 
 def defer(story: Story, event: ev.Ended) -> None:
@@ -325,7 +318,7 @@ def expired(story: Story) -> None:
     """End the wait for children. The task's last text is its result, or the plan to decide about."""
     if story.task.plan is not Plan.DRAFTING:
         return settle(story, story.at, Outcome.OK, story.task.result, why=Reason.EXPIRED)
-    start(story, Reason.EXPIRED, **fresh(story.task))
+    story.note(Reason.EXPIRED, **fresh(story.task))
     ask_approval(story, None)
 
 
@@ -334,6 +327,7 @@ def ask_approval(story: Story, text: str | None) -> None:
     story.to(
         Phase.AWAITING_APPROVAL,
         Reason.PLAN_READY,
+        error=None,
         result=frozen(story, text) or story.task.fallback,
         deadline_at=None,
         clock_left_s=None,
@@ -456,14 +450,8 @@ def orphaned(story: Story, event: ev.Orphaned) -> None:
     settle(story, story.at, Outcome.LOST, story.task.result, error=Reason.ORPHANED)
 
 
-def orphaned_while_waiting(story: Story, event: ev.Orphaned) -> None:
-    # The simulation deletes no sessions, and each edge must be seen there: this takes those that it sees.
-    if not event.is_pruned:
-        start(story, Reason.ORPHANED)
-    orphaned(story, event)
-
-
-def orphaned_with_plan(story: Story, event: ev.Orphaned) -> None:
+def orphaned_without_run(story: Story, event: ev.Orphaned) -> None:
+    """End a task that waits for a slot, a user or a decision."""
     if not event.is_pruned:
         story.to(Phase.ENDING, Reason.ORPHANED)
     orphaned(story, event)
