@@ -39,6 +39,11 @@ class StoreRefused(StoreError):
     written, and asking again changes nothing."""
 
 
+class StoreMoved(StoreRefused):
+    """The database is part of a move to another one (`clutch move`), so no gateway may work on it. The message names
+    the other end and the command that continues."""
+
+
 class ConstraintViolated(StoreError):
     """The transaction broke a rule of the schema (unique, not null, check); nothing was written."""
 

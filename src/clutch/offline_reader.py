@@ -60,8 +60,8 @@ def _readable(state: Path) -> SqliteConnection:
 
 
 @contextmanager
-def looking_at_server(dsn: str) -> Iterator[Look]:
-    """The same on PostgreSQL. The server stops a read that takes long: StoreError."""
+def looking_at_server(dsn: str, limit_s: float = SERVER_S) -> Iterator[Look]:
+    """The same on PostgreSQL. The server stops a read that takes longer than the limit: StoreError."""
     import asyncio  # a file is read without it, by commands that should be quick
 
     from clutch.store.postgres_address import parse_address
@@ -69,8 +69,8 @@ def looking_at_server(dsn: str) -> Iterator[Look]:
     from clutch.store.postgres_connection import BEGIN_READING, PostgresSettings, connect_patiently
 
     hurried = PostgresSettings(
-        statement_timeout_s=SERVER_S,
-        transaction_s=2 * SERVER_S,  # else it ends first, and with it the connection
+        statement_timeout_s=limit_s,
+        transaction_s=2 * limit_s,  # else it ends first, and with it the connection
         patience_s=SERVER_S,
         application_name="clutch doctor",
     )

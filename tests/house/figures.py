@@ -153,7 +153,7 @@ def tables_with_two_writers(found: Iterable[Source]) -> Places:
     A table name that is computed and cannot be resolved is listed too: its writer cannot be checked."""
     writers = defaultdict(set)
     for source in found:
-        if source.path.startswith(f"{WRITERS}/"):
+        if source.path.startswith(f"{WRITERS}/") and source.path not in limits.COPIERS:
             for table in written_tables(source.tree):
                 writers[table].add(source.path)
     return {

@@ -215,19 +215,6 @@ def test_what_is_no_whole_backup_is_refused_before_anything_is_touched(
     assert not home.exists()
 
 
-def test_backup_and_restore_name_the_tools_of_postgresql(tmp_path: Path) -> None:
-    home = tmp_path / "state"
-    home.mkdir(0o700)
-    (home / "clutch.json").write_text('{database: "postgresql://u:secret@127.0.0.1/clutch"}')
-    (home / "clutch.json").chmod(0o600)
-    for words, tool in (
-        (("backup", "x"), "pg_dump --format=custom"),
-        (("restore", "x"), "pg_restore --clean"),
-    ):
-        done = typed(*words, state=home)
-        assert (done.code, tool in done.err, "secret" in done.err) == (2, True, False)
-
-
 def test_gc_tells_what_would_go_and_takes_nothing_until_it_is_told_to(tmp_path: Path) -> None:
     with served(tmp_path / "state", policy=TIDY) as here:
         task = spawned(here.client, "quick one", label="old")

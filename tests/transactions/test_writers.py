@@ -17,6 +17,12 @@ def test_every_exception_is_still_needed() -> None:
         assert writers == modules, (table, reason)
 
 
+def test_a_copier_names_no_table_but_the_record_of_its_move() -> None:
+    for path in limits.COPIERS:
+        (copier,) = [source for source in FOUND if source.path == path]
+        assert {table for table in figures.written_tables(copier.tree) if "{" not in table} == {"meta"}
+
+
 def test_reads_write_nothing() -> None:
     reads = [source for source in FOUND if source.path.startswith(f"{figures.WRITERS}/read/")]
     assert reads

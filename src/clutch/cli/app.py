@@ -19,6 +19,7 @@ from typer.models import TyperInfo
 
 from clutch import __version__
 from clutch.cli.maintenance import beginning, configs, imports, upkeep
+from clutch.cli.move import moves
 from clutch.cli.options import AsJson, Config, JsonLines, State, Target
 from clutch.cli.show import looks
 from clutch.cli.spawn import spawns
@@ -154,6 +155,7 @@ SECTIONS = {
         "devices",
         "backup",
         "restore",
+        "move",
         "gc",
         "import",
     ),
@@ -161,7 +163,7 @@ SECTIONS = {
 
 
 class ClutchCommands(LazyGroup):
-    parts = (commands, spawns, acts, looks, statuses, upkeep, beginning)
+    parts = (commands, spawns, acts, looks, statuses, upkeep, moves, beginning)
     groups = (("config", configs), ("import", imports))
     sections = SECTIONS
 

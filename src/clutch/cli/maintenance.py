@@ -1,4 +1,4 @@
-"""Commands for operation: config, doctor, token, cost, export, backup, gc and import, with their `--help` texts.
+"""Commands for operation: config, doctor, token, cost, export, gc and import, with their `--help` texts.
 
 This module is loaded by every command, so that what only one of them needs is imported when it runs."""
 
@@ -17,12 +17,11 @@ import typer
 
 from clutch.cli import output as output_cli
 from clutch.cli.options import AsJson, Config, JsonLines, State
-from clutch.cli.output import answering, gateway, home_of, print_object, print_text, report, say
+from clutch.cli.output import answering, gateway, home_of, report, say
 from clutch.cli.source import Source, messages, source
-from clutch.core.text.format import counted, plain_json, size, typed
-from clutch.errors import InvalidInput, NoGateway, NotFound
-from clutch.surfaces.discovery import CONFIG_FILE
-from clutch.surfaces.http_client import Declined, connect
+from clutch.core.text.format import counted, plain_json, size
+from clutch.errors import InvalidInput, NotFound
+from clutch.surfaces.http_client import Declined
 
 if TYPE_CHECKING:
     from clutch.importers.openclaw import Imported, OpenClawFiles, Read
@@ -158,99 +157,6 @@ def token(
     from clutch.cli import serve
 
     serve.token(state, rotates=rotate, as_json=as_json)
-
-
-@upkeep.command()
-def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new file to write.")],
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Copy the database to a file while work continues.
-
-    Not in it: clutch.json, the token and the files of tasks.
-
-    Example: clutch backup monday.db"""
-    with answering("backup", as_json=as_json):
-        from clutch.offline_reader import DATABASE_FILE, copy
-
-        home = home_of(state)
-        if _is_postgres(home):
-            dump = "pg_dump --format=custom --file=FILE --dbname=ADDRESS"
-            raise InvalidInput("--state", f"{home} uses PostgreSQL; back it up with `{dump}`")
-        if not (home / DATABASE_FILE).exists():
-            raise NotFound(f"{home} has no database to back up; name another state directory with --state")
-        try:
-            count = copy(home, file)
-        except OSError as error:
-            raise InvalidInput(
-                "FILE", f"{file} cannot be written: {error.strerror}; name another file"
-            ) from error
-        if as_json:
-            print_object("backup", {"file": str(file), "bytes": count})
-        else:
-            print_text(f"Wrote {file} ({size(count)}).")
-            say(f"To restore it: `{typed('restore', str(file), '--state', 'DIR')}`.")
-
-
-@upkeep.command()
-def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `clutch backup` wrote.")],
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the database that is there; it is kept aside.")
-    ] = False,
-    state: State = None,
-    as_json: AsJson = False,
-) -> None:
-    """Restore a backup; its unfinished tasks resume.
-
-    The backup is verified first.
-
-    Example: clutch restore monday.db --state ~/restored"""
-    with answering("restore", as_json=as_json):
-        from datetime import UTC, datetime
-
-        from clutch.wiring import restore as restoring
-
-        home = home_of(state)
-        if _is_postgres(home):
-            load = "pg_restore --clean --if-exists --single-transaction --dbname=ADDRESS FILE"
-            rule = f"uses PostgreSQL; stop every gateway and restore it with `{load}`"
-            raise InvalidInput("--state", f"{home} {rule}")
-        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        done = restoring.restore(file, home, is_forced=force, stamp=stamp)
-        counts = {"tasks": done.content.tasks, "unfinished": done.content.unfinished}
-        kept = None if done.kept is None else str(done.kept)
-        if as_json:
-            about = {
-                "file": str(file),
-                "state": str(home),
-                "bytes": done.bytes,
-                "schema": done.content.schema,
-            }
-            return print_object("restore", {**about, **counts, "kept": kept})
-        print_text(
-            f"Restored {file} to {home} ({size(done.bytes)}): {counted(counts['tasks'], 'task')}, "
-            f"{counts['unfinished']} unfinished."
-        )
-        if kept is not None:
-            print_text(f"The previous database is kept as {kept}.")
-        say("Unfinished tasks resume when a gateway starts; stop the original first, or both do the work.")
-        say(
-            f"Next: `{output_cli.command_for(state, 'status')}`, then `{output_cli.command_for(state, 'serve')}`."
-        )
-
-
-def _is_postgres(home: Path) -> bool:
-    """Whether the state directory belongs to a gateway on PostgreSQL: it says so, or its config names a server."""
-    try:
-        return bool(connect(home).get("/v1/health")["database"] == "postgresql")
-    except NoGateway:
-        if not (home / CONFIG_FILE).exists():
-            return False
-    from clutch.config import load
-
-    return load.load(home).settings.database is not None
 
 
 @upkeep.command()

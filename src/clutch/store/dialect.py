@@ -26,7 +26,19 @@ _TYPES: Final[Mapping[Dialect, dict[str, str]]] = {
 
 _STATEMENT_WORDS: Final[Mapping[Dialect, Mapping[str, str]]] = {
     Dialect.SQLITE: _TYPES[Dialect.SQLITE]
-    | {"any": "IN (SELECT value FROM json_each(?))", "lock": "", "skip": "", "clock": "NULL"},
+    | {
+        "any": "IN (SELECT value FROM json_each(?))",
+        "lock": "",
+        "skip": "",
+        "clock": "NULL",
+        "last_number": "(SELECT seq FROM sqlite_sequence WHERE name = ?)",
+        "set_last_number": "REPLACE INTO sqlite_sequence(rowid, name, seq)"
+        " VALUES((SELECT rowid FROM sqlite_sequence WHERE name = ?1), ?1, ?2)",
+        # A file needs no seal: the lock of the state directory keeps every other process away.
+        "alter": "SELECT 1 FROM",
+        "seal": "WHERE 0",
+        "unseal": "WHERE 0",
+    },
     Dialect.POSTGRES: _TYPES[Dialect.POSTGRES]
     | {
         "any": "= ANY(?)",
@@ -34,6 +46,13 @@ _STATEMENT_WORDS: Final[Mapping[Dialect, Mapping[str, str]]] = {
         "skip": "FOR UPDATE SKIP LOCKED",
         # The moment itself, not the begin of the transaction. A file has no clock of its own.
         "clock": "extract(epoch FROM clock_timestamp())::float8",
+        "last_number": "pg_sequence_last_value(pg_get_serial_sequence(?, 'id')::regclass)",
+        "set_last_number": "SELECT setval(pg_get_serial_sequence(?, 'id'), ?)",
+        # A condition that no new row meets: a process that was frozen meanwhile can write nothing. Rows that are there
+        # are not checked, and waiting for the lock of the table ends every transaction that had begun.
+        "alter": "ALTER TABLE",
+        "seal": "ADD CONSTRAINT was_moved CHECK (false) NOT VALID",
+        "unseal": "DROP CONSTRAINT IF EXISTS was_moved",
     },
 }
 

@@ -271,12 +271,13 @@ class OpenFiles:
 
 def migrate(connection: SqliteConnection, directory: Path) -> None:
     known = dialect.load(directory, Dialect.SQLITE)
-    still_missing = _must(connection.transact(lambda now: dialect.missing(now, known), 0.0))
+    still_missing = must(connection.transact(lambda now: dialect.missing(now, known), 0.0))
     for migration in still_missing:
-        _must(connection.transact(partial(dialect.apply, migration=migration), 0.0))
+        must(connection.transact(partial(dialect.apply, migration=migration), 0.0))
 
 
-def _must(outcome: TransactionOutcome) -> Any:
+def must(outcome: TransactionOutcome) -> Any:
+    """Return the value of a transaction, or raise its error."""
     if outcome.error is not None:
         raise outcome.error
     return outcome.value

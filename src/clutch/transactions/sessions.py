@@ -398,6 +398,11 @@ def free(session_ids: Sequence[int]) -> Tx[None]:
     yield "UPDATE sessions SET owner = NULL, fence = fence + 1, due = 0 WHERE id {any}", (list(session_ids),)
 
 
+def raise_fences() -> Tx[None]:
+    """Make every claim stale, also one that was made by a process that is frozen now."""
+    yield "UPDATE sessions SET fence = fence + 1", ()
+
+
 def entitle(now: float, policy: Policy) -> Tx[None]:
     """Give main sessions the rights that the config gives to their agents now; alone.
 

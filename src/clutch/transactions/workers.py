@@ -14,10 +14,11 @@ from typing import Final, Literal, NamedTuple, NoReturn
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core import run
+from clutch.core import move, run
 from clutch.core.delivery import CLOCK_SLACK_S, is_put_back, letter_wait_max_s, put_right, timer_max_s
 from clutch.core.lifecycle import step
 from clutch.core.model import FINISHED, Delivery, Lane, Phase, Reason
+from clutch.core.move import MoveRecord
 from clutch.core.policy import Life, Policy
 from clutch.core.run import Admission
 from clutch.core.spawn import SpawnRefusal
@@ -33,9 +34,21 @@ NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})
 UNSEEN_MAX: Final = 200  # sessions with new letters that one look reports
 
 
-def next_number(now: float) -> Tx[int]:
-    """A number that was never used: a worker's name, and the block its ids are taken from."""
+def move_record(now: float) -> Tx[MoveRecord]:
+    """Return what this database knows of a move to or from another one, during which no worker may register."""
     del now
+    rows = yield "SELECT value FROM meta WHERE name = 'move'", ()
+    return move.read_record(rows[0][0]) if rows else MoveRecord()
+
+
+def check_open(now: float) -> Tx[None]:
+    """Raise StoreMoved while the database is moved, or was."""
+    move.refuse_closed((yield from move_record(now)))
+
+
+def next_number(now: float) -> Tx[int]:
+    """A number that was never used: a worker's name, and the block its ids are taken from. Raises StoreMoved."""
+    yield from check_open(now)
     return (yield from next_value("process"))
 
 
@@ -54,7 +67,8 @@ def register(
     version: str,
     lanes: Mapping[Lane, int] = NO_LANES,
 ) -> Tx[None]:
-    """The worker that registers last sets the capacity of the lanes."""
+    """The worker that registers last sets the capacity of the lanes. Raises StoreMoved."""
+    yield from check_open(now)
     yield (
         "INSERT INTO workers(id, lease_until, host, pid, version, started_at, seen_at) VALUES(?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until, seen_at = excluded.seen_at",

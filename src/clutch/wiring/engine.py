@@ -71,7 +71,7 @@ from clutch.tools.sandbox.process import SandboxKind, sandbox_kind
 from clutch.tools.sandbox.protected_files import COMMANDS, finish, is_settled, unread_instructions
 from clutch.tools.shared_files import SharedTaskFiles
 from clutch.tools.task_files import LocalResultFiles, LocalTaskFiles
-from clutch.transactions import sessions
+from clutch.transactions import sessions, workers
 from clutch.transactions.outbox import CHANNEL as HOOK_CHANNEL
 
 # --------------------------------------------------------------------------------------------------
@@ -94,6 +94,7 @@ def home_of(state: Path | str | None) -> Path:
 async def open_store(
     stack: AsyncExitStack, home: Path, database: str | None, clock: Clock, policy: Policy
 ) -> tuple[Database, Lives | None]:
+    """Open the database for work. Raises StoreMoved."""
     if database is not None:
         from clutch.store.postgres import PostgresStore  # an optional dependency
         from clutch.store.postgres_connection import PostgresSettings
@@ -102,13 +103,21 @@ async def open_store(
         within_lease = 0.8 * policy.work.lease_s
         settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
         store = await stack.enter_async_context(PostgresStore(database, clock, settings=settings))
+        await store.read(workers.check_open)
         return store, store.lives
+    file = await open_file(stack, home, clock)
+    await file.read(workers.check_open)
+    return file, None
+
+
+async def open_file(stack: AsyncExitStack, home: Path, clock: Clock) -> SqliteStore:
+    """Own a state directory, and open the database in it."""
     try:
         directory = stack.enter_context(StateDirectory(home))
     except StateDirectoryInUse as error:
         raise _owned_by(home, error) from error
     await asyncio.to_thread(wait_until_hidden, home)
-    return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
+    return await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock))
 
 
 def _owned_by(home: Path, error: StateDirectoryInUse) -> StateDirectoryInUse:

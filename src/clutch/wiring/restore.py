@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from clutch.core.move import EndState, read_record
 from clutch.errors import ClutchError, InvalidInput, StateDirectoryInUse, StoreError
 from clutch.offline_reader import DATABASE_FILE
 from clutch.store import dialect
-from clutch.store.sqlite_connection import copy_database, read_at_rest
+from clutch.store.sqlite_connection import SqliteConnection, copy_database, read_at_rest
 from clutch.store.state_directory import StateDirectory
 
 LOG_FILES = ("-wal", "-shm", "-journal")  #: of SQLite, beside a database that is or was in use
@@ -47,10 +49,11 @@ def examine(file: Path) -> BackupContent:
             "FILE", f"{file} is a database in use (it has the log {log.name}); use `clutch backup`"
         )
     try:
-        damage, version, counted = read_at_rest(
+        damage, version, moves, counted = read_at_rest(
             str(file),
             "PRAGMA integrity_check(5)",
             "SELECT value FROM meta WHERE name = 'schema_version'",
+            "SELECT value FROM meta WHERE name = 'move'",
             "SELECT COUNT(*), COUNT(CASE WHEN outcome IS NULL THEN 1 END) FROM tasks",
         )
     except StoreError as error:
@@ -63,6 +66,8 @@ def examine(file: Path) -> BackupContent:
     if int(version[0][0]) > known:
         rule = f"has schema version {version[0][0]}, this Clutch knows up to {known}; upgrade Clutch first"
         raise InvalidInput("FILE", f"{file} {rule}")
+    if moves and read_record(moves[0][0]).state in (EndState.RECEIVING, EndState.RECEIVED):
+        raise InvalidInput("FILE", f"{file} is the target of an unfinished `clutch move`; back up its source")
     return BackupContent(int(version[0][0]), *map(int, counted[0]))
 
 
@@ -80,6 +85,7 @@ def restore(file: Path, home: Path, *, is_forced: bool, stamp: str) -> Restored:
                 _beside(part, end).unlink(missing_ok=True)
             copy_database(str(file), str(part), is_at_rest=True)
             examine(part)
+            _forget_move(part)
             kept = _set_aside(target, stamp)
             part.rename(target)
             _flush(home)
@@ -88,6 +94,13 @@ def restore(file: Path, home: Path, *, is_forced: bool, stamp: str) -> Restored:
             f"{error}: a database cannot be restored while a gateway uses it", "clutch stop"
         ) from error
     return Restored(content, target.stat().st_size, kept)
+
+
+def _forget_move(part: Path) -> None:
+    """A backup of a database that was moved later, or before, is a database of its own."""
+    with closing(SqliteConnection(str(part))) as file:
+        file.control("DELETE FROM meta WHERE name = 'move'")
+        file.control("PRAGMA journal_mode=DELETE")  # the rename takes one file
 
 
 def _refuse_database(target: Path, *, is_forced: bool) -> None:

@@ -25,8 +25,8 @@ from tests.trust.kills.checks import CheckResult, Line, check, evidence
 from tests.trust.kills.plans import Chooser, KillPlan
 from tests.trust.kills.points import VARIABLE
 from tests.trust.kills.story import Log
-from tests.trust.kills.tables import DatabaseReader, Death, OpenRun, after_death
-from tests.trust.kills.victim import BROKEN, QUIET, Assignment, live
+from tests.trust.kills.tables import DatabaseReader, Death, OpenRun, Snapshot, after_death
+from tests.trust.kills.victim import BROKEN, QUIET, REFUSED, Assignment, live
 
 RANDOM: Final = "random"
 KILLS_PER_STORY: Final = (8, 20)
@@ -96,6 +96,9 @@ class Story:
             self._wait(report)
         look = self.reader.look()
         assert look is not None
+        return self.judge(look)
+
+    def judge(self, look: Snapshot) -> CheckResult:
         result = check(evidence(self.assignment.directory, look, self.lines, self.deaths))
         result.problems += [*self.troubles, *look.troubles]
         return result
@@ -105,10 +108,13 @@ class Story:
         file.write_text("".join(f"{json.dumps(line)}\n" for line in self.lines), encoding="utf-8")
 
     def _start(self) -> None:
-        plan = self.chooser.choose(is_first=not self.deaths) if self.left > 0 else KillPlan()
+        plan = self._plan()
         victim = _fork(self.assignment, plan)
         victim.kill_at = victim.born_at + (plan.after_s or 0.0 if plan.from_birth else self.life_max_s)
         self.alive[victim.pipe] = victim
+
+    def _plan(self) -> KillPlan:
+        return self.chooser.choose(is_first=not self.deaths) if self.left > 0 else KillPlan()
 
     def _wait(self, report: Report) -> None:
         next_kill = min(victim.kill_at for victim in self.alive.values())
@@ -151,6 +157,8 @@ class Story:
             self._count(victim, report)
             return
         code = os.waitstatus_to_exitcode(status)
+        if code == REFUSED:
+            return
         self.is_over = True
         if code not in (QUIET, BROKEN) and not any("stuck" in line for line in self.lines):
             self.troubles.append(f"a victim ended with {code}")

@@ -26,6 +26,7 @@ from clutch.core.spawn import SpawnRequest
 from clutch.engine.live import Bus
 from clutch.engine.services import BlockIds, Services
 from clutch.engine.worker import Worker
+from clutch.errors import StoreMoved
 from clutch.ports import Lives
 from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory
@@ -54,6 +55,7 @@ from tests.trust.kills.torn_writes import TearingDisk
 
 QUIET: Final = 7  #: the story is over
 STUCK: Final = 8  #: it is not over, and nothing moves any more
+REFUSED: Final = 6  #: the database is moved, or was: no worker may register
 BROKEN: Final = 9  #: an uncaught exception: a bug
 
 #: Looks in a row that found nothing moving. In looks, not seconds: a machine that stood still is not stuck.
@@ -75,6 +77,7 @@ class Assignment:
     database: str | None = None
     plant: str = ""
     client: str = ""  #: the socket of the client outside
+    state: str = "state"  #: name of the state directory in the directory of the story
 
 
 class Life:
@@ -187,7 +190,7 @@ async def _store(assignment: Assignment) -> AsyncIterator[tuple[Database, Lives 
             )
             yield store, store.lives
             return
-        directory = stack.enter_context(StateDirectory(assignment.directory / "state"))
+        directory = stack.enter_context(StateDirectory(assignment.directory / assignment.state))
         yield await stack.enter_async_context(SqliteStore(directory.path / DATABASE_FILE, clock)), None
 
 
@@ -205,12 +208,21 @@ def live(assignment: Assignment, log: Log) -> int:
     bugs.apply(assignment.plant)
     try:
         return asyncio.run(Life(assignment, points, log).live())
-    except Exception:  # noqa: BLE001 - whoever started us must hear of every bug; the exit code tells of it
+    except Exception as error:  # noqa: BLE001 - whoever started us must hear of every bug; the exit code tells of it
+        if _is_refused(error):
+            return REFUSED
         log.say(broken=traceback.format_exc()[-3000:])
         return BROKEN
     finally:
         if disk is not None:
             disk.unregister()
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether the database was moved: it says so, or its seal refuses a row."""
+    if isinstance(error, ExceptionGroup):
+        return all(map(_is_refused, error.exceptions))
+    return isinstance(error, StoreMoved) or "was_moved" in str(error)
 
 
 def main() -> None:
