@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 
@@ -57,29 +57,34 @@ async def suited(address: PostgresAddress, settings: PostgresSettings) -> Postgr
 
 
 async def _is_shared(address: PostgresAddress, settings: PostgresSettings) -> bool:
-    """Whether a pooler gives the server connection of a client to others between its transactions."""
     bare = replace(settings, is_bare=True, cached_statements=0)
     async with AsyncExitStack() as stack:
-        one = await connected(stack, address, bare)
-        first = await _process(one)
-        if first == one.raw.get_server_pid():
-            return False  # a pooler invents the number
-        other = await connected(stack, address, bare)
-        for _ in range(_ROUNDS):
-            # A pool that is a stack gives to `other` what `one` has just returned; a queue gives to `one` another one.
-            if await _process(one) != first:
+        one, other = [(await connected(stack, address, bare)).raw for _ in range(2)]
+        return not await is_server(one) and await is_shared(one, other)
+
+
+async def is_server(one: Any) -> bool:
+    """Whether the server itself answers, with the number of its process: a pooler invents one."""
+    number: int = one.get_server_pid()
+    return await _process(one) == number
+
+
+async def is_shared(one: Any, other: Any) -> bool:
+    """Whether a pooler gives the server connection of a client to others between its transactions."""
+    first = await _process(one)
+    for _ in range(_ROUNDS):
+        # A pool that is a stack gives to `other` what `one` has just returned; a queue gives to `one` another one.
+        if await _process(one) != first:
+            return True
+        async with other.transaction():
+            if await other.fetchval(_PROCESS) == first or await _process(one) != first:
                 return True
-            async with other.raw.transaction():
-                held = await other.raw.fetchval(_PROCESS)
-                if held == first or await _process(one) != first:
-                    return True
     return False
 
 
-async def _process(link: Link) -> int:
-    """The server process of one transaction."""
-    async with link.raw.transaction():
-        number: int = await link.raw.fetchval(_PROCESS)
+async def _process(one: Any) -> int:
+    async with one.transaction():
+        number: int = await one.fetchval(_PROCESS)
     return number
 
 
@@ -97,21 +102,20 @@ async def check_server(session: Link, work: Link) -> None:
     encoding = await session.raw.fetchval("SHOW server_encoding")
     if encoding != "UTF8":
         raise UnsupportedStore(f"the database has encoding {encoding}; create one with ENCODING 'UTF8'")
-    await _check_locks(session, work)
-
-
-async def _check_locks(session: Link, work: Link) -> None:
-    """A lock that one connection holds must be refused to the other: else there are no locks between connections
-    (CockroachDB), or the two lead to different databases."""
-    key = random.getrandbits(62)  # of this start alone
-    await session.raw.fetchval("SELECT pg_advisory_lock($1)", key)
-    try:
-        async with work.raw.transaction():
-            is_given = await work.raw.fetchval("SELECT pg_try_advisory_xact_lock($1)", key)
-    finally:
-        await session.raw.fetchval("SELECT pg_advisory_unlock($1)", key)
-    if is_given:
+    if not await locks_hold(session.raw, work.raw):
         raise UnsupportedStore(_NO_LOCKS)
+
+
+async def locks_hold(session: Any, other: Any) -> bool:
+    """Whether a lock that one connection holds is refused to the other: else there are no locks between connections
+    (CockroachDB, a pooler), or the two lead to different databases."""
+    key = random.getrandbits(62)  # of this call alone
+    await session.execute("SELECT pg_advisory_lock($1)", key)
+    try:
+        async with other.transaction():
+            return not await other.fetchval("SELECT pg_try_advisory_xact_lock($1)", key)
+    finally:
+        await session.execute("SELECT pg_advisory_unlock($1)", key)
 
 
 async def schema_of(link: Link, wanted: str | None) -> str:

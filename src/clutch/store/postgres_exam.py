@@ -16,6 +16,7 @@ from clutch.core.server_exam import Connections, DeadRows, OldSnapshot, Pooler, 
 from clutch.core.text.format import visible
 from clutch.errors import StoreLost
 from clutch.store.postgres_address import PostgresAddress, parse_address
+from clutch.store.postgres_checks import is_server, is_shared, locks_hold
 from clutch.store.postgres_connection import TROUBLE, PostgresSettings
 
 EXAM_S: Final = 10.0  #: for all questions together
@@ -23,9 +24,6 @@ EXAM_S: Final = 10.0  #: for all questions together
 _QUESTION_S: Final = 5.0
 
 _ROUND_TRIPS: Final = 5  #: the quickest counts: the others waited for something else
-
-#: No gateway takes this lock.
-_PROBE_LOCK: Final = 0x_C1_07_EA
 
 _HOLDER_MAX: Final = 80
 
@@ -138,7 +136,7 @@ async def _facts(
         encoding=encoding,
         is_standby=is_standby,
         is_read_only=is_read_only and not is_standby,
-        locks_hold=await _locks_hold(first, second),
+        locks_hold=await locks_hold(first, second),
         may_write=may_write,
         schema=schema,
         has_tables=has_tables,
@@ -168,18 +166,6 @@ async def _clock(connection: Any) -> tuple[float, float]:
 
 
 async def _pooler(first: Any, second: Any) -> Pooler:
-    """A server answers with the number of the process that serves the connection; a pooler invents one.
-
-    In transaction mode two clients that take turns get the same server connection."""
-    pids = [await one.fetchval("SELECT pg_backend_pid()") for one in (first, second)]
-    if pids[0] == first.get_server_pid():
+    if await is_server(first):
         return Pooler.NONE
-    return Pooler.TRANSACTION if pids[0] == pids[1] else Pooler.SESSION
-
-
-async def _locks_hold(first: Any, second: Any) -> bool:
-    taken = await first.fetchval("SELECT pg_try_advisory_lock($1)", _PROBE_LOCK)
-    try:
-        return taken and not await second.fetchval("SELECT pg_try_advisory_xact_lock($1)", _PROBE_LOCK)
-    finally:
-        await first.execute(f"SELECT pg_advisory_unlock({_PROBE_LOCK})")
+    return Pooler.TRANSACTION if await is_shared(first, second) else Pooler.SESSION

@@ -43,6 +43,7 @@ class HintExchange:
         self._channel = channel
         self._heard = heard
         self._ping_s = ping_s
+        self._own_process = 0
         self._outgoing: dict[Any, None] = {}
         self._changed = asyncio.Event()
         self._is_closing = False
@@ -77,6 +78,7 @@ class HintExchange:
     async def _exchange(self, link: Link, listening: asyncio.Event) -> None:
         # Without it a broken connection would be noticed only by the next ping.
         link.raw.add_termination_listener(lambda _: self._changed.set())
+        self._own_process = await link.raw.fetchval("SELECT pg_backend_pid()")  # a pooler invents one
         await link.raw.add_listener(self._channel, self._receive)
         listening.set()
         if self._has_gap:
@@ -98,8 +100,8 @@ class HintExchange:
         await link.raw.execute(f"{PING}, pg_notify($1, $2)", self._channel, _payload(hints))
 
     def _receive(self, connection: Any, sender: int, channel: str, payload: str) -> None:
-        del channel
-        if sender != connection.get_server_pid():
+        del connection, channel
+        if sender != self._own_process:
             self._heard([_hint(item) for item in json.loads(payload)])
 
 
