@@ -78,7 +78,7 @@ define provide
 	  echo "$(3) (Debian, Ubuntu: apt install $(2))" >&2
 endef
 
-.PHONY: sandbox browser pooler
+.PHONY: sandbox browser pooler proxy
 sandbox:
 	$(call provide,bwrap,bubblewrap,NO SANDBOX: bubblewrap >= 0.8 is missing and the shell tool refuses to run: install it)
 
@@ -87,6 +87,9 @@ browser:
 
 pooler:
 	$(call provide,pgbouncer,pgbouncer,NO POOLER: the tests of connection poolers are skipped: install PgBouncer)
+
+proxy:
+	$(call provide,nginx,nginx-light,NO PROXY: the tests of the reverse proxy are skipped: install nginx)
 
 # Six targets, so that `make -k check` shows all that is wrong at once.
 check: check-format check-lint check-types check-imports check-docs check-words
@@ -119,7 +122,7 @@ check-words: $(STAMP)
 # A worker takes over tests of another that has more left, so that none is idle at the end.
 PYTEST_PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal
 
-test: $(STAMP) sandbox browser pooler
+test: $(STAMP) sandbox browser pooler proxy
 	@$(PYTEST_PARALLEL) $(ARGS)
 
 test-fast: $(STAMP)

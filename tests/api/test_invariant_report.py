@@ -101,3 +101,23 @@ async def test_a_query_that_takes_too_long_is_ended_and_listed_as_not_checked(
     found = await report.current()
     assert {one["state"] for one in found["invariants"]} == {"not checked"}
     assert db.cancelled == db.begun == COUNT
+
+
+async def test_the_last_check_is_known_without_a_wait_and_repeated_when_it_is_old(
+    report: InvariantReport, db: SlowReads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = [1.0]
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: moments[0]))
+    assert report.latest() is None
+    assert report.latest() is None, "the first check has not ended"
+    db.may_answer.set()
+    await report.current()
+    moments[0] += health.LATEST_S
+    assert report.latest() == (0, health.LATEST_S)
+    assert db.begun == COUNT
+    moments[0] += 1
+    assert report.latest() == (0, health.LATEST_S + 1)
+    await report.current()
+    assert report.latest() == (0, 0.0)
+    assert db.begun == 2 * COUNT
+    await report.close()

@@ -22,6 +22,7 @@ from clutch.cli.output import OF_CODE, Exit
 from clutch.core.model import LETTER_MOVES
 from clutch.core.run import RUN_MOVES
 from tests.docs.http_page import http_page
+from tests.docs.logs_page import logs_page
 from tests.docs.phases import INTRODUCTION, LETTERS, RUNS, matrix, mermaid, moves
 from tests.docs.python_page import python_page
 from tests.docs.settings_page import settings_page
@@ -154,6 +155,7 @@ PAGES = {
     "errors.md": errors_page,
     "http.md": lambda: "\n".join(_marked(http_page())) + "\n",
     "lifecycle.md": lifecycle_page,
+    "logs.md": logs_page,
     "python.md": lambda: "\n".join(_marked(python_page())) + "\n",
     "settings.md": settings_page,
 }

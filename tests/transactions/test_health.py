@@ -39,6 +39,20 @@ async def test_a_worker_is_stale_when_its_lease_is_over(world: World, main: int)
     assert one.is_stale(one.id + 1, now, has_leases=False)
 
 
+async def test_the_age_of_the_queue_and_leases_that_ran_out_are_counted(world: World, main: int) -> None:
+    async def told() -> tuple[int, float]:
+        found = await world.db.read(status.counts)
+        return found.leases_expired, found.oldest_queued_s
+
+    assert await told() == (0, 0.0)
+    await world.child(main, "waits")
+    world.clock.advance(3)
+    await world.child(main, "waits less")
+    assert await told() == (0, 3.0)
+    world.clock.advance(3)
+    assert await told() == (1, 6.0)
+
+
 async def test_a_violation_is_shown_without_secrets_and_what_took_too_long_is_not_ok(
     world: World, main: int
 ) -> None:

@@ -80,6 +80,7 @@ def loops(beats: Mapping[str, Beat], now: float) -> list[objects.LoopObject]:
 
 
 QUERY_S = 5.0  #: as long as `clutch doctor` waits for one
+LATEST_S = 600.0  #: so often they are checked for a system that only watches
 SHARE = 5  #: an answer serves so many times as long as its check took, so that a large database mostly rests
 
 
@@ -89,11 +90,14 @@ class InvariantReport:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._tasks = BackgroundTasks()  # empty without callers
+        self._tasks = BackgroundTasks()
         self._waiting = 0
         self._checking: asyncio.Task[objects.Invariants] | None = None
         self._kept: objects.Invariants | None = None
-        self._kept_until = 0.0
+        self._checked_at = self._kept_until = 0.0
+
+    async def close(self) -> None:
+        await self._tasks.close()
 
     async def current(self) -> objects.Invariants:
         if self._kept is not None and time.monotonic() < self._kept_until:
@@ -111,11 +115,22 @@ class InvariantReport:
                 checking.cancel()
                 self._checking = None
 
+    def latest(self) -> tuple[int, float] | None:
+        """Return how many were broken at the last check, and its age in seconds; None: there is none yet.
+
+        An old check is repeated in the background, so that the next caller has a newer one."""
+        age_s = time.monotonic() - self._checked_at
+        if self._checking is None and (self._kept is None or age_s > LATEST_S):
+            self._tasks.start(self.current(), "invariants-latest")
+        if self._kept is None:
+            return None
+        return sum(one["state"] == "violated" for one in self._kept["invariants"]), age_s
+
     def _end(self, checking: asyncio.Task[objects.Invariants]) -> None:
         if self._checking is checking:
             self._checking = None
         if not checking.cancelled() and checking.exception() is None:
-            self._kept = checking.result()
+            self._kept, self._checked_at = checking.result(), time.monotonic()
             self._kept_until = time.monotonic() + SHARE * self._kept["tookSeconds"]
 
     async def _check(self) -> objects.Invariants:

@@ -459,34 +459,6 @@ def health(now: float) -> Tx[GatewayHealth]:
     return GatewayHealth(*map(int, rows[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """For dashboards that watch the gateway over months."""
-
-    tasks: int  #: ever
-    phases: Mapping[str, int]  #: of those that are not over
-    letters: int  #: open: not answered yet
-    needs_you: int
-
-
-def counts(now: float) -> Tx[Counts]:
-    del now
-    phases = yield (
-        "SELECT phase, COUNT(*) FROM tasks"
-        " WHERE phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup'"
-        " GROUP BY phase ORDER BY phase",
-        (),
-    )
-    rows = yield (
-        f"SELECT (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM inbox WHERE {IS_OPEN}),"  # noqa: S608
-        " (SELECT COUNT(*) FROM questions WHERE answered_at IS NULL)",
-        (),
-    )
-    total, letters, asking = map(int, rows[0])
-    known = {str(phase): int(count) for phase, count in phases}
-    return Counts(total, known, letters, asking + known.get(Phase.AWAITING_APPROVAL, 0))
-
-
 # --------------------------------------------------------------------------------------------------
 # Waits that were written down under a clock that was ahead: once the clock is put right they must not last that long.
 #

@@ -17,7 +17,7 @@ from clutch.core.views import Tally
 from clutch.ports import Limiter
 from clutch.surfaces.http.routes import AppState, Ask, route
 from clutch.transactions import workers
-from clutch.transactions.read import costs
+from clutch.transactions.read import costs, status
 from clutch.transactions.read.costs import By
 
 TEXT = "text/plain; version=0.0.4"
@@ -56,9 +56,9 @@ def _written(labels: Labels) -> str:
 async def metrics(ask: Ask) -> Response:
     """Everything that is counted, in the text format of Prometheus."""
     app = ask.app
-    state, counted = await app.read(workers.health), await app.read(workers.counts)
+    state, counted = await app.read(workers.health), await app.read(status.counts)
     used = await app.read(costs.spending, By.MODEL)
-    told = (*_of_tasks(state, counted), *_of_models(used), *_of_process(app))
+    told = (*_of_tasks(state, counted), *_of_models(used), *_of_process(app), *_of_invariants(app))
     return PlainTextResponse("".join(f"{line}\n" for one in told for line in one.lines()), media_type=TEXT)
 
 
@@ -66,12 +66,17 @@ def _alone(value: float) -> Iterable[tuple[Labels, float]]:
     return [({}, value)]
 
 
-def _of_tasks(state: workers.GatewayHealth, counted: workers.Counts) -> Iterator[Metric]:
+def _of_tasks(state: workers.GatewayHealth, counted: status.Counts) -> Iterator[Metric]:
     phases = [({"phase": phase.value}, counted.phases.get(phase, 0)) for phase in ALIVE]
     yield Metric("info", "The version that answers.", [({"version": __version__}, 1)])
     yield Metric("tasks", "Tasks that are not over, by phase.", phases)
     yield Metric("tasks_total", "Tasks ever accepted.", _alone(counted.tasks), "counter")
     yield Metric("queued", "Tasks that wait for their turn.", _alone(state.queued))
+    yield Metric(
+        "oldest_queued_seconds",
+        "How long the first task in the queue has waited.",
+        _alone(counted.oldest_queued_s),
+    )
     yield Metric("running", "Sessions with a turn in progress.", _alone(state.running))
     yield Metric("undelivered", "Results that could not be delivered.", _alone(state.undelivered))
     yield Metric("letters_open", "Letters without an answer.", _alone(counted.letters))
@@ -79,6 +84,9 @@ def _of_tasks(state: workers.GatewayHealth, counted: workers.Counts) -> Iterator
         "needs_you", "Plans, questions and budgets that wait for a person.", _alone(counted.needs_you)
     )
     yield Metric("workers", "Processes at work on this database.", _alone(state.workers))
+    yield Metric(
+        "leases_expired", "Processes that did not renew their lease.", _alone(counted.leases_expired)
+    )
 
 
 def _of_models(used: list[tuple[str, Tally]]) -> Iterator[Metric]:
@@ -121,6 +129,14 @@ def _of_process(app: AppState) -> Iterator[Metric]:
     yield Metric("store_batch_seconds_total", "Until they were durable.", _alone(stats.batch_s), "counter")
     yield Metric("watchers", "Open streams of events.", _alone(app.feed.watchers))
     yield Metric("requests_under_way", "Requests and streams.", _alone(app.gateway.visits.under_way))
+
+
+def _of_invariants(app: AppState) -> Iterator[Metric]:
+    """The last check, which takes longer than a scrape may; no sample before the first one has ended."""
+    known = app.invariants.latest()
+    broken, age_s = ((), ()) if known is None else map(_alone, known)
+    yield Metric("invariants_broken", "Invariants of the stored data that do not hold.", broken)
+    yield Metric("invariants_age_seconds", "Since they were checked.", age_s)
 
 
 ENTRIES = (metrics,)

@@ -114,6 +114,7 @@ async def answer(gateway: Gateway, home: Path, names: frozenset[str], sockets: l
     finally:
         app.closing.set()  # requests that wait and streams end now
         feed.wake()
+        await invariants.close()
         await _stop(server, sockets)
 
 

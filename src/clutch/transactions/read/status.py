@@ -5,7 +5,7 @@ reads a store with those and loads no policy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -214,3 +214,36 @@ def state(now: float, is_sqlite: bool) -> Tx[WorkState]:
         (yield from unread_replies(now)).unsent,
         int(size[0][0]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """For dashboards that watch the gateway over months."""
+
+    tasks: int  #: ever
+    phases: Mapping[str, int]  #: of those that are not over
+    letters: int  #: open: not answered yet
+    needs_you: int
+    leases_expired: int  #: workers that did not renew in time and are not declared dead yet
+    oldest_queued_s: float  #: for how long the first task in the queue has waited
+
+
+def counts(now: float) -> Tx[Counts]:
+    phases = yield (
+        "SELECT phase, COUNT(*) FROM tasks"
+        " WHERE phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup'"
+        " GROUP BY phase ORDER BY phase",
+        (),
+    )
+    rows = yield (
+        f"SELECT (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM inbox WHERE {IS_OPEN}),"  # noqa: S608
+        " (SELECT COUNT(*) FROM questions WHERE answered_at IS NULL),"
+        " (SELECT COUNT(*) FROM workers WHERE lease_until < ?),"
+        " (SELECT MIN(e.at) FROM tasks t JOIN events e ON e.task_id = t.id AND e.seq = t.seq WHERE t.phase = 'queued'"
+        " AND t.phase <> 'cleanup_pending' AND t.phase <> 'completed' AND t.phase <> 'completed_giveup')",
+        (now,),
+    )
+    total, letters, asking, expired = map(int, rows[0][:4])
+    queued_s = 0.0 if rows[0][4] is None else max(0.0, now - rows[0][4])
+    known = {str(phase): int(count) for phase, count in phases}
+    return Counts(total, known, letters, asking + known.get(Phase.AWAITING_APPROVAL, 0), expired, queued_s)
