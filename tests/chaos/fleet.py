@@ -82,7 +82,7 @@ class Fleet:
         self.standby = await asyncio.to_thread(self.primary.standby, self.disks[1].directory)
         await asyncio.to_thread(self.standby.start)
         for number in range(self._size):
-            links = [Link(self.primary.directory)]
+            links = [Link(server.directory) for server in (self.primary, self.standby)]
             for link in links:
                 await link.open()
             self._links += links
@@ -135,11 +135,9 @@ class Fleet:
         return next(disk for disk in self.disks if disk.directory.resolve() == server.directory)
 
     def changed_primary(self) -> None:
-        """The standby is the primary now, and the address of the database leads there."""
+        """The standby is the primary now. Gateways know the addresses of both."""
         self._hang_up()
         self.primary, self.standby = self.standby, self.primary
-        for link in self._links:
-            link.lead_to(self.primary.directory)
 
     @asynccontextmanager
     async def disturbed(self, kind: FaultKind, node: Node | None, note: str) -> AsyncIterator[Disturbance]:

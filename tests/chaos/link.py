@@ -28,10 +28,6 @@ class Link:
         self._writers: set[asyncio.StreamWriter] = set()
         self._listener: asyncio.Server | None = None
 
-    def lead_to(self, server: Path) -> None:
-        """New connections go to this server, as behind an address that moves. Open ones stay where they are."""
-        self._socket = server / SOCKET
-
     async def open(self) -> None:
         self._listener = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._listener.sockets[0].getsockname()[1]

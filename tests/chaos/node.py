@@ -62,8 +62,7 @@ class Node:
 
     def database(self, name: str) -> str:
         hosts = ",".join(f"127.0.0.1:{link.port}" for link in self.links)
-        more = "?target_session_attrs=read-write" if len(self.links) > 1 else ""
-        return f"postgresql://postgres@{hosts}/{name}{more}"
+        return f"postgresql://postgres@{hosts}/{name}?target_session_attrs=read-write"
 
     async def start(self, database: str) -> None:
         """A start may meet a database that is away, and ends then; it is repeated, as a service manager would."""
