@@ -11,6 +11,7 @@ from tests.chaos import story
 from tests.chaos.fleet import DATABASE, OUR_NAME, TROUBLE, Fleet
 from tests.chaos.node import Node
 from tests.chaos.plan import Fault, FaultKind
+from tests.chaos.provider import FAILURES
 from tests.postgres_server import caught_up
 
 SKEW_MAX_S: Final = 600.0
@@ -192,12 +193,14 @@ async def _slow_provider(fleet: Fleet, fault: Fault) -> None:
 
 
 async def _failing_provider(fleet: Fleet, fault: Fault) -> None:
-    async with fleet.disturbed(fault.kind, None, f"{fault.lasts:.1f} s"):
-        fleet.provider.is_failing = True
+    """One way to fail at a time: what a 429 teaches slows gateways down for a minute, and would hide the other ways."""
+    number = int(fault.chance * FAILURES)
+    async with fleet.disturbed(fault.kind, None, f"{fault.lasts:.1f} s, failure {number}"):
+        fleet.provider.fails_with = number
         try:
             await asyncio.sleep(fault.lasts)
         finally:
-            fleet.provider.is_failing = False
+            fleet.provider.fails_with = None
 
 
 def _between(bounds: tuple[float, float], share: float) -> float:

@@ -32,6 +32,7 @@ from clutch.testing.providers import (
 )
 from tests.chaos import story
 
+FAILURES: Final = 4
 FAILS: Final = 0.5  #: share of the calls, while it fails
 SLOW_S: Final = (1.0, 5.0)
 SILENT: Final = 0.1  #: share of the slow calls that never get a byte; a gateway gives up on them
@@ -93,7 +94,8 @@ class ChaosProvider:
         self.server = Providers(self._behave, keep_log=False)
         self.ledger = Ledger()
         self.server.log = self.ledger
-        self.is_failing = self.is_slow = False
+        self.fails_with: int | None = None  #: number of a failure, while it fails
+        self.is_slow = False
         #: task → sessions whose model was shown its result
         self.shown: dict[str, set[str]] = defaultdict(set)
         self.shown_twice: set[str] = set()  #: results that stood twice in one request
@@ -101,9 +103,9 @@ class ChaosProvider:
     def _behave(self, request: WireRequest) -> Behaviour:
         self._look(request)
         reply = story.reply(request)
-        if self.is_failing and self._chance.random() < FAILS:
+        if self.fails_with is not None and self._chance.random() < FAILS:
             self.ledger.by_key[request.key][-1].is_failed = True
-            return self._fail(reply)
+            return self._failure(reply, self.fails_with)
         if self.is_slow:
             if self._chance.random() < SILENT:
                 return Silence()
@@ -119,8 +121,8 @@ class ChaosProvider:
                 seen.add(task)
                 self.shown[task].add(session)
 
-    def _fail(self, reply: Reply) -> Behaviour:
-        match self._chance.randrange(4):
+    def _failure(self, reply: Reply, number: int) -> Behaviour:
+        match number:
             case 0:
                 return Failure(Fault.RATE_LIMIT, headers={"Retry-After": "1"})
             case 1:

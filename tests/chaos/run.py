@@ -22,7 +22,7 @@ SCHEMA: Final = "clutch.chaos/1"
 SETTLE_SHARE: Final = 0.25  #: of the run, at most a minute, is left for work that the faults held up
 SETTLE_S: Final = 60.0
 #: Beyond this, work that is not delivered counts as lost.
-SETTLE_MAX_S: Final = 120.0
+SETTLE_MAX_S: Final = 150.0
 LOOK_S: Final = 0.5
 
 
