@@ -1,4 +1,4 @@
-"""The short form of `make chaos`: one fault of each kind that the product survives, on three gateways."""
+"""The short form of `make chaos`: one fault of each kind, on three gateways."""
 
 from __future__ import annotations
 
@@ -11,14 +11,6 @@ import pytest
 from tests.chaos.node import ROOT
 from tests.chaos.plan import FaultKind, plan
 from tests.chaos.run import SCHEMA
-
-#: Gateways are still declared dead by a free lock alone and by clocks of their own, and know one server only.
-NOT_YET = {
-    FaultKind.CUT_LINK,
-    FaultKind.RESTART_SERVER,
-    FaultKind.PROMOTE_STANDBY,
-    FaultKind.SKEW_CLOCK,
-}
 
 
 def test_ten_minutes_have_every_kind_of_fault_ten_times() -> None:
@@ -34,8 +26,7 @@ def test_the_same_seed_makes_the_same_faults() -> None:
 
 @pytest.mark.slow
 def test_no_result_is_lost_or_delivered_twice_on_a_bad_day() -> None:
-    kinds = ",".join(sorted(set(FaultKind) - NOT_YET))
-    command = (sys.executable, "-m", "tests.chaos", "--seconds", "45", "--seed", "1", "--only", kinds)
+    command = (sys.executable, "-m", "tests.chaos", "--seconds", "60", "--seed", "1")
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
@@ -43,3 +34,4 @@ def test_no_result_is_lost_or_delivered_twice_on_a_bad_day() -> None:
     assert summary["ok"], done.stderr
     assert done.returncode == 0
     assert summary["delivered"] == summary["tasks"] > 0
+    assert min(summary["faults_by_kind"].values()) == 1, summary
