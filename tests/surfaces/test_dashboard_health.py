@@ -15,6 +15,7 @@ from clutch.api import health
 from clutch.core.ids import parse_task_id
 from clutch.core.messages import Answer
 from clutch.core.rate_limit import Bounds
+from clutch.core.workers import NO_LEASE_S
 from clutch.errors import ConfigInvalid
 from clutch.models.rate_limiter import Throttled
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
@@ -122,7 +123,7 @@ def test_a_violation_is_named_after_a_check_and_not_before(
 
 def test_a_dead_worker_is_marked_and_hostile_names_are_text(db: Served, page: Page) -> None:
     sql = "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(?, ?, ?, 4711, '0.0.9', ?)"
-    change(db, sql, 999, time.time() + 10**9, EVIL, time.time() - 3600)
+    change(db, sql, 999, time.time() + NO_LEASE_S, EVIL, time.time() - 3600)
     show(page, db)
     expect(verdict(page, "Workers and leases")).to_have_text("1 of 2 workers stale")
     dead = part(page, "Workers and leases").locator("tr").filter(has_text="pid 4711")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clutch.core.views import is_late
+from clutch.core.workers import NO_LEASE_S
 from clutch.store.postgres import PostgresStore
 from clutch.transactions import invariants
 from clutch.transactions.read import status
@@ -33,10 +36,11 @@ async def test_workers_queues_and_size_are_counted(world: World, main: int) -> N
 async def test_a_worker_is_stale_when_its_lease_is_over(world: World, main: int) -> None:
     (one,) = (await world.db.read(status.state, not isinstance(world.db, PostgresStore))).workers
     now = world.clock.now()
-    assert not one.is_stale(one.id, now, has_leases=True)
-    assert one.is_stale(one.id, now + 6, has_leases=True)
-    assert not one.is_stale(one.id, now + 6, has_leases=False)
-    assert one.is_stale(one.id + 1, now, has_leases=False)
+    assert not one.is_stale(one.id, now)
+    assert one.is_stale(one.id, now + 6)
+    unlimited = replace(one, lease_until=now + NO_LEASE_S)
+    assert not unlimited.is_stale(one.id, now + 6)
+    assert unlimited.is_stale(one.id + 1, now)
 
 
 async def test_the_age_of_the_queue_and_leases_that_ran_out_are_counted(world: World, main: int) -> None:

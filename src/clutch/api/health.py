@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from clutch.api import views
 from clutch.contain import BackgroundTasks
-from clutch.core import ids
 from clutch.core.rate_limit import Breaker, ProviderHold, ProviderLimit
 from clutch.core.redaction import redact
-from clutch.core.views import ConfigReport, WorkerView, WorkState, is_late
+from clutch.core.views import ConfigReport, WorkState, is_late
 from clutch.errors import StoreError
 from clutch.ports import Limiter
 from clutch.transactions.invariants import InvariantCheck, broken, checked, standing
@@ -50,7 +49,7 @@ def report(
             "memoryBytes": process.memory_bytes,
             "loops": loops(services.pulses.beats, now),
         },
-        "workers": [_worker(one, services.worker_id, now, has_leases=has_leases) for one in work.workers],
+        "workers": [views.worker(one, services.worker_id, now) for one in work.workers],
         "queues": {
             "lanes": [
                 {"name": one.name, "running": one.running, "limit": one.cap, "queued": one.queued}
@@ -159,20 +158,6 @@ def invariants(now: float, took_s: float, checks: Sequence[InvariantCheck]) -> o
             }
             for one in checks
         ],
-    }
-
-
-def _worker(one: WorkerView, own_id: int, now: float, *, has_leases: bool) -> objects.WorkerObject:
-    return {
-        "workerId": ids.worker_id(one.id),
-        "host": one.host,
-        "pid": one.pid,
-        "version": one.version,
-        "startedAt": views.moment(one.started_at),
-        "leaseUntil": views.moment(one.lease_until) if has_leases else None,
-        "sessions": one.sessions,
-        "isStale": one.is_stale(own_id, now, has_leases=has_leases),
-        "isHere": one.id == own_id,
     }
 
 

@@ -215,6 +215,12 @@ def usage(now: float, by: str, hours: float | None, utc_offset_minutes: int) -> 
     return (yield from costs.spending(now, costs.parsed(by, hours, utc_offset_minutes)))
 
 
+def nodes(now: float, own_id: int = 0) -> Tx[report_objects.Nodes]:
+    """`own_id`: the worker of the process that answers."""
+    found = yield from lists.nodes(now)
+    return {"at": views.moment(now), "nodes": [views.worker(one, own_id, now) for one in found]}
+
+
 def result_if_any(now: float, number: int) -> Tx[objects.ResultObject | None]:
     found = yield from lists.result(now, number)
     return None if found is None or found.outcome is None else views.result(found)

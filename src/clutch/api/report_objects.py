@@ -102,6 +102,7 @@ class HealthDocument(Health):
 
 
 class WorkerObject(TypedDict):
+    name: str  #: host:pid/number
     workerId: str
     host: str
     pid: int
@@ -111,6 +112,14 @@ class WorkerObject(TypedDict):
     sessions: int  #: that it works on
     isStale: bool  #: no longer alive: its sessions are released and resumed by another
     isHere: bool  #: the process that answers
+    seenAt: Moment | None  #: its last heartbeat; null: of an older version
+    clockOffsetSeconds: float | None  #: how far the clock of its machine is ahead of the database's
+    isDraining: bool  #: it claims nothing and hands over what it runs
+
+
+class Nodes(TypedDict):
+    at: Moment
+    nodes: list[WorkerObject]
 
 
 class LaneObject(TypedDict):

@@ -33,11 +33,12 @@ from clutch.core.views import (
     TaskView,
     Transcript,
     TranscriptEntry,
+    WorkerView,
 )
 
 if TYPE_CHECKING:
     # Declarations are for mypy here: a command that reads without a gateway does not load them.
-    from clutch.api import objects
+    from clutch.api import objects, report_objects
     from clutch.ports import OperatorNotice
     from clutch.transactions.control import KillReport
     from clutch.transactions.messages import Receipt, SteerResult
@@ -59,6 +60,25 @@ def moment(at: float | None) -> str | None:
     if at is None:
         return None
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def worker(one: WorkerView, own_id: int, now: float) -> report_objects.WorkerObject:
+    offset_s = one.clock_offset
+    return {
+        "name": one.name,
+        "workerId": ids_rules.worker_id(one.id),
+        "host": one.host,
+        "pid": one.pid,
+        "version": one.version,
+        "startedAt": moment(one.started_at),
+        "leaseUntil": moment(one.lease_until) if one.has_lease else None,
+        "sessions": one.sessions,
+        "isStale": one.is_stale(own_id, now),
+        "isHere": one.id == own_id,
+        "seenAt": moment(one.seen_at) if one.has_lease else None,
+        "clockOffsetSeconds": None if offset_s is None else round(offset_s, 3),
+        "isDraining": one.is_draining,
+    }
 
 
 def money(usd: Decimal | None) -> str | None:

@@ -150,6 +150,7 @@ SECTIONS = {
         "serve",
         "stop",
         "drain",
+        "nodes",
         "doctor",
         "token",
         "devices",
@@ -351,6 +352,15 @@ def stop(state: State = None, as_json: AsJson = False) -> None:
 
 @commands.command()
 def drain(
+    node: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NODE]",
+            help="Take this node of `clutch nodes` out of service; it keeps running.",
+            show_default=False,
+        ),
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Put the node back into service.")] = False,
     timeout: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds to wait; then it stops as `stop` does."),
@@ -360,11 +370,16 @@ def drain(
 ) -> None:
     """Let the gateway finish its work, then stop it.
 
-    It accepts no new work, and shows what it waits for.
+    It accepts no new work, and shows what it waits for. With NODE that gateway of a fleet claims nothing from now on
+    and hands what it runs to the others; it still answers requests.
 
     Example: clutch drain --timeout 60"""
     from clutch.cli import serve
 
+    if node is not None:
+        return serve.drain_node(state, node, undo=undo, as_json=as_json)
+    if undo:
+        raise typer.BadParameter("needs a NODE: `clutch nodes` lists them", param_hint="'--undo'")
     serve.drain(state, timeout_s=timeout, as_json=as_json)
 
 

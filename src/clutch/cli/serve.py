@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from clutch.api.gateway import Leaving
-from clutch.cli.output import answering, command_for, gateway, home_of, print_object, print_text, say
+from clutch.cli.output import answering, command_for, gateway, home_of, print_object, print_text, report, say
 from clutch.contain import BackgroundTasks
 from clutch.core.redaction import redact
 from clutch.core.text.format import visible
@@ -64,6 +64,17 @@ def drain(state: Path | None, *, timeout_s: float | None, as_json: bool) -> None
             _drained(home, client, timeout_s)
             _until_gone(home, client)
         _say_ended("drain", home, client, as_json=as_json)
+
+
+def drain_node(state: Path | None, node: str, *, undo: bool, as_json: bool) -> None:
+    """Ask the gateway of the state directory to take any node of its fleet out of service, or to put it back."""
+    with answering("drain", as_json=as_json):
+        said = connect(home_of(state)).post("/v1/nodes/drain", {"node": node, "undo": undo})
+        one = said["nodes"][0]
+        text = f"{one['name']}: in service again." if undo else f"{one['name']}: draining."
+        if not undo and one["sessions"]:
+            text += f" It hands {one['sessions']} running sessions to other nodes: `{command_for(state, 'nodes')}`."
+        report("drain", said, text, as_json=as_json)
 
 
 def restart(state: Path | None) -> str | None:

@@ -63,6 +63,8 @@ class Source(Protocol):
 
     def inbox(self) -> Object: ...
 
+    def nodes(self) -> Object: ...
+
     def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object: ...
 
 
@@ -107,6 +109,9 @@ class GatewaySource:
 
     def inbox(self) -> Object:
         return self._get("/v1/inbox")
+
+    def nodes(self) -> Object:
+        return self._get("/v1/nodes")
 
     def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
         period = {} if hours is None else {"hours": hours}
@@ -171,6 +176,9 @@ class OfflineSource:
     def inbox(self) -> Object:
         return self._read(self._reads.inbox, self._who)
 
+    def nodes(self) -> Object:
+        return self._read(self._reads.nodes)
+
     def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
         return self._read(self._reads.usage, by, hours, utc_offset_minutes)
 
@@ -188,10 +196,17 @@ def messages(read: Callable[[int], Object], after: int = 0) -> Iterator[Object]:
 
 
 @contextmanager
-def source(state: Path | None) -> Iterator[Source]:
-    """Yield the gateway, or the store where no gateway runs or its event loop is blocked.
+def source(state: Path | None, database: str | None = None) -> Iterator[Source]:
+    """Yield the gateway, or the store where no gateway runs or its event loop is blocked. `database`: the address of a
+    PostgreSQL, which is read without a gateway.
 
     A state directory that was never used reads as empty. Raises NoGateway for one whose database is elsewhere."""
+    if database is not None:
+        from clutch.offline_reader import looking_at_server
+
+        with looking_at_server(database) as look:
+            yield OfflineSource(look, None)
+        return
     home = home_of(state)
     found = _client_or_notice(home, state)
     if isinstance(found, GatewayClient):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +31,8 @@ Object = dict[str, Any]
 FILES_MAX = 100_000  #: looked at for the disk use; a workspace may have more
 NOTHING_USED: Mapping[str, Any] = {**dict.fromkeys(COUNTED, 0), "usd": "0"}
 
+NODE_HEADINGS = ("NODE", "VERSION", "UP", "LEASE", "SESSIONS", "SEEN", "CLOCK", "STATE")
+
 statuses = typer.Typer()
 
 
@@ -48,6 +50,50 @@ def status(state: State = None, as_json: AsJson = False) -> None:
             print_object("status", found)
             return
         print_text("\n".join(f"{name:<9} {text}" for name, text in _lines(found)))
+
+
+@statuses.command()
+def nodes(
+    database: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Read this PostgreSQL instead of asking a gateway.", show_default=False
+        ),
+    ] = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the gateways that share the database.
+
+    Name, version, age, lease, running sessions, last heartbeat, offset of the machine's clock, and whether it drains.
+
+    Example: clutch nodes"""
+    with answering("nodes", as_json=as_json), source(state, database) as here:
+        said = here.nodes()
+        if as_json:
+            print_object("nodes", said)
+            return
+        rows = [NODE_HEADINGS, *(_node(one, output.at(said["at"]) or 0.0) for one in said["nodes"])]
+        wide = [max(map(output.columns, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print_text("  ".join(map(output.fitted, row, wide)).rstrip())
+
+
+def _node(one: Object, now: float) -> tuple[str, ...]:
+    def since(moment: str | None, sign: int = 1) -> str:
+        return "-" if moment is None else duration(sign * (now - (output.at(moment) or now)))
+
+    offset_s, state = one["clockOffsetSeconds"], "draining" if one["isDraining"] else "working"
+    return (
+        one["name"] + (" (this gateway)" if one["isHere"] else ""),
+        one["version"],
+        since(one["startedAt"]),
+        "over" if one["isStale"] else since(one["leaseUntil"], -1),
+        str(one["sessions"]),
+        since(one["seenAt"]),
+        "-" if offset_s is None else f"{offset_s:+.3f} s",
+        "gone" if one["isStale"] else state,
+    )
 
 
 def _status(here: Source, state: Path | None) -> Object:

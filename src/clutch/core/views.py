@@ -22,6 +22,8 @@ from clutch.core.questions import QuestionKind
 from clutch.core.redaction import redact
 from clutch.core.text.format import counted, in_words, main_argument, size
 from clutch.core.validation import check
+from clutch.core.workers import NO_LEASE_S
+from clutch.errors import AmbiguousTarget, NotFound
 
 # --------------------------------------------------------------------------------------------------
 # What a task did, by the ledger and not by its own account: stored with its outcome.
@@ -486,10 +488,36 @@ class WorkerView:
     started_at: float
     lease_until: float
     sessions: int
+    seen_at: float | None = None  #: last heartbeat; None: of an older version
+    clock_offset: float | None = None  #: seconds that the clock of its machine is ahead of the database's
+    is_draining: bool = False
 
-    def is_stale(self, own_id: int, now: float, *, has_leases: bool) -> bool:
+    @property
+    def name(self) -> str:
+        return f"{self.host}:{self.pid}/{self.id}"
+
+    @property
+    def has_lease(self) -> bool:
+        return self.lease_until < NO_LEASE_S
+
+    def is_stale(self, own_id: int, now: float) -> bool:
         """Return whether it is dead: its lease is over. Without leases only the process with the lock is alive."""
-        return self.lease_until < now if has_leases else self.id != own_id
+        return self.lease_until < now if self.has_lease else self.id != own_id
+
+    def is_meant_by(self, target: str) -> bool:
+        """Return whether an operator means this one: by its name, its number, or its host with or without the pid."""
+        return target in (self.name, str(self.id), f"{self.host}:{self.pid}", self.host)
+
+
+def node_named(target: str, nodes: Sequence[WorkerView]) -> WorkerView:
+    """Raises NotFound, AmbiguousTarget."""
+    found = [one for one in nodes if one.is_meant_by(target)]
+    if len(found) == 1:
+        return found[0]
+    known = [one.name for one in found or nodes]
+    if not found:
+        raise NotFound(f"there is no node {target[:80]!r}; `clutch nodes` lists them", known)
+    raise AmbiguousTarget(f"{target[:80]!r} is the host of {len(found)} nodes; name one of them", known)
 
 
 @dataclass(frozen=True, slots=True)

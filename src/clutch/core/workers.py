@@ -16,6 +16,9 @@ from typing import Final, TypeAlias
 #: A lease is so many heartbeats long: four may be late or lost before it is over.
 BEATS_PER_LEASE: Final = 5
 
+#: The process that holds the lock of a state directory is alive and needs no heartbeat.
+NO_LEASE_S: Final = 1e12
+
 #: Own heartbeats without a sign of the other: more than a lease, which is measured from the other's last heartbeat.
 LEASE_BEATS: Final = BEATS_PER_LEASE + 1
 

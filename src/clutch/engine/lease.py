@@ -19,8 +19,6 @@ from clutch.transactions.sessions import Stale
 
 log = logger(__name__)
 
-NO_LEASE_S = 1e12  # the process that holds the lock of a state directory is alive: no heartbeat needed
-
 
 class Lease:
     """`look`: makes the worker's loop look at once, because another worker may be dead."""
@@ -38,7 +36,7 @@ class Lease:
 
     @property
     def length_s(self) -> float:
-        return self._services.policy.work.lease_s if self._has_leases else NO_LEASE_S
+        return self._services.policy.work.lease_s if self._has_leases else rules.NO_LEASE_S
 
     def begin(self) -> None:
         """Before the worker registers under a new number."""
@@ -73,6 +71,10 @@ class Lease:
         self.until = asked_at + length_s
         if clock is not None and answer.clock is not None:
             clock.measured(answer.clock, loop.time() - asked)
+        if answer.is_draining != services.is_draining:
+            services.is_draining = answer.is_draining
+            log.warning("Node %s", "drained by an operator" if answer.is_draining else "in service again")
+            self._look()
         self._count(loop.time(), length_s)
 
     def _count(self, at: float, length_s: float) -> None:

@@ -140,6 +140,7 @@ class Services:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
     worker_id: int = 0  #: under which they are
+    is_draining: bool = False  #: an operator took this node out of service: no claims
     #: turns of others that have ended: session, fence
     rested: set[tuple[int, int]] = field(default_factory=set)
     pulses: Pulses = field(default_factory=Pulses)

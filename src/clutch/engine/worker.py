@@ -348,6 +348,7 @@ class Worker:
         self._to_clean: set[int] = set()
         self._cleaning: dict[int, asyncio.Task[None]] = {}
         self._sweeping: asyncio.Task[None] | None = None
+        self._handing_over: asyncio.Task[None] | None = None
         self._sweeps_at = 0.0
         services.db.listen(self.hear)
 
@@ -416,8 +417,10 @@ class Worker:
             await patiently(self.services, partial(self.services.lives.hold, self.id))
         self.lease.begin()
         host, pid, lanes = platform.node(), os.getpid(), self.services.policy.work.lanes
-        who = (self.id, self.lease.length_s, host, pid)
-        await persist(self.services, workers.register, *who, version=__version__, lanes=lanes)
+        who, is_drained = (self.id, self.lease.length_s, host, pid), self.services.is_draining
+        await persist(
+            self.services, workers.register, *who, version=__version__, lanes=lanes, is_draining=is_drained
+        )
         if not self.has_leases:
             await persist(self.services, workers.bury_all_but, self.id)
         await patiently(self.services, partial(sweep, self.services))
@@ -440,7 +443,8 @@ class Worker:
         """Turns end at their next boundary or are cut after a while; the tasks beside them end with them."""
         beside_us = [group.create_task(end()) for end in self.before_leaving]
         await self._held.give_all_back()
-        for beside in (*self._cleaning.values(), *([self._sweeping] if self._sweeping else [])):
+        started = [one for one in (self._sweeping, self._handing_over) if one is not None]
+        for beside in (*self._cleaning.values(), *started):
             beside.cancel()  # the next worker does it again
         await asyncio.gather(*beside_us)
         # A kill elsewhere waits for what has ended here meanwhile.
@@ -481,9 +485,16 @@ class Worker:
         self._sweep(group, now)
         if prospect.beat_at is not None and prospect.beat_at <= now:
             acted |= await ring_all(self.services)
-        if prospect.due_lanes and self._is_prepared and self._room() > 0:
+        if self.services.is_draining:
+            self._hand_over(group)
+        elif prospect.due_lanes and self._is_prepared and self._room() > 0:
             acted |= await self._claim(group, prospect)
         return acted
+
+    def _hand_over(self, group: asyncio.TaskGroup) -> None:
+        """Give the turns of a drained node to the others, as at a stop; the process stays."""
+        if self.turns and (self._handing_over is None or self._handing_over.done()):
+            self._handing_over = group.create_task(self._held.give_all_back())
 
     def _clean(self, group: asyncio.TaskGroup) -> bool:
         """Clean up beside the loop: a large directory takes long. The task's timer repeats a lost hint."""

@@ -66,13 +66,15 @@ def register(
     *,
     version: str,
     lanes: Mapping[Lane, int] = NO_LANES,
+    is_draining: bool = False,
 ) -> Tx[None]:
     """The worker that registers last sets the capacity of the lanes. Raises StoreMoved."""
     yield from check_open(now)
     yield (
-        "INSERT INTO workers(id, lease_until, host, pid, version, started_at, seen_at) VALUES(?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO workers(id, lease_until, host, pid, version, started_at, seen_at, draining)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until, seen_at = excluded.seen_at",
-        (worker_id, now + lease_s, host, pid, version, now, now),
+        (worker_id, now + lease_s, host, pid, version, now, now, int(is_draining)),
     )
     yield from set_lanes(now, lanes)
 
@@ -102,6 +104,12 @@ def heartbeat(
     if not rows:
         raise Stale(f"worker {worker_id} was declared dead")
     return HeartbeatAnswer(rows[0][0], bool(rows[0][1]))
+
+
+def drain(now: float, worker_id: int, is_draining: bool) -> Tx[None]:
+    """From the commit on the worker claims nothing; its next heartbeat tells it to hand over what it runs."""
+    del now
+    yield "UPDATE workers SET draining = ? WHERE id = ?", (int(is_draining), worker_id)
 
 
 def leave(now: float, worker_id: int) -> Tx[None]:
@@ -215,8 +223,11 @@ def claim(
     now: float, worker_id: int, room: int, lanes: Sequence[Lane] = LANES, trial: Trial = NO_TRIAL
 ) -> Tx[list[Claimed]]:
     """Oldest due first. The lane's row is locked, so that two workers never fill the same slot."""
-    if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
+    found = yield "SELECT draining FROM workers WHERE id = ? {lock}", (worker_id,)
+    if not found:
         raise Stale(f"worker {worker_id} was declared dead")
+    if found[0][0]:
+        return []
     suspects = yield from _suspects(trial.crashes)
     if not suspects:
         return (yield from _claim_lanes(now, worker_id, room, lanes))

@@ -12,16 +12,20 @@ from typing import Annotated
 from pydantic import Field
 
 from clutch import __version__
-from clutch.api import costs, report_objects, views
+from clutch.api import costs, reads, report_objects, views
 from clutch.api import health as health_api
 from clutch.api.actions import ActionBody
 from clutch.api.costs import HOURS_MAX, CostQuery
 from clutch.api.health import ProcessFacts
 from clutch.api.problems import Problem
 from clutch.core.agents import MAIN
+from clutch.core.authority import Scope
 from clutch.core.costs import OFFSET_MINUTES_MAX
-from clutch.surfaces.http.routes import Ask, Query, Reply, route
+from clutch.core.views import node_named
+from clutch.errors import InvalidInput
+from clutch.surfaces.http.routes import Ask, Body, Query, Reply, route
 from clutch.transactions import workers
+from clutch.transactions.read import lists
 from clutch.transactions.read import status as health_reads
 from clutch.transactions.read.costs import By
 
@@ -32,7 +36,8 @@ DATABASE_S = 2.0  #: a health check reports a database that does not answer
 async def healthy(ask: Ask) -> Reply[report_objects.HealthDocument]:
     """Whether the gateway is well: its version, its database, and how much is running, queued and undelivered."""
     services, leaving = ask.app.gateway.services, ask.app.gateway.leaving
-    is_ending = services.stopping.is_set() or (leaving is not None and leaving.is_draining)
+    is_ending = services.stopping.is_set() or services.is_draining
+    is_ending |= leaving is not None and leaving.is_draining
     try:
         async with asyncio.timeout(DATABASE_S):
             found = await ask.app.read(workers.health)
@@ -103,4 +108,28 @@ async def usage(ask: Ask[ActionBody, UsageQuery]) -> Reply[report_objects.Spendi
     return Reply(await ask.app.read(costs.spending, asked, ask.app.gateway.services.policy))
 
 
-ENTRIES = (healthy, health_report, invariant_checks, usage)
+@route("GET", "/v1/nodes")
+async def nodes(ask: Ask) -> Reply[report_objects.Nodes]:
+    """The processes that share the database: version, lease, sessions, last heartbeat, and whether one is draining."""
+    return Reply(await ask.app.read(reads.nodes, ask.app.gateway.services.worker_id))
+
+
+class NodeDrain(Body):
+    node: str  #: name, number or host
+    undo: bool = False  #: back into service
+
+
+@route("POST", "/v1/nodes/drain", Scope.ADMIN)
+async def drain_node(ask: Ask[NodeDrain]) -> Reply[report_objects.Nodes]:
+    """Take a node out of service: it claims nothing, and hands what it runs to the others. The process stays."""
+    services = ask.app.gateway.services
+    if services.lives is None:
+        rule = "a gateway on SQLite is the only one of its state directory; `clutch drain` without a node stops it"
+        raise InvalidInput("node", rule)
+    meant = node_named(ask.body.node, await ask.app.read(lists.nodes))
+    await services.db.alone(workers.drain, meant.id, not ask.body.undo)
+    found = await ask.app.read(reads.nodes, services.worker_id)
+    return Reply({**found, "nodes": [one for one in found["nodes"] if one["name"] == meant.name]})
+
+
+ENTRIES = (healthy, health_report, invariant_checks, usage, nodes, drain_node)

@@ -25,6 +25,7 @@ from clutch.core.views import (
     TaskView,
     Transcript,
     TranscriptEntry,
+    WorkerView,
 )
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Row, Tx
@@ -359,3 +360,14 @@ def transcript(now: float, session_id: int, after: int = 0, limit: int = PAGE_MA
     )
     lines = tuple(TranscriptEntry(*row) for row in rows[:limit])
     return Transcript(lines, lines[-1].seq if len(rows) > limit else None)
+
+
+def nodes(now: float) -> Tx[list[WorkerView]]:
+    del now
+    rows = yield (
+        "SELECT w.id, w.host, w.pid, w.version, w.started_at, w.lease_until,"
+        " (SELECT COUNT(*) FROM sessions s WHERE s.owner = w.id), w.seen_at, w.clock_offset, w.draining"
+        " FROM workers w ORDER BY w.started_at, w.id",
+        (),
+    )
+    return [WorkerView(*(*row[:-1], bool(row[-1]))) for row in rows]

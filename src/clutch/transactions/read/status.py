@@ -22,14 +22,13 @@ from clutch.core.views import (
     LaneView,
     Tally,
     TaskView,
-    WorkerView,
     WorkState,
 )
 from clutch.errors import AmbiguousTarget, Forbidden, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import idempotency
 from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, IS_WORKING
-from clutch.transactions.read import targets, tasks
+from clutch.transactions.read import lists, targets, tasks
 from clutch.transactions.read.inbox import unread_replies
 from clutch.transactions.read.lists import LIMIT_MAX, TaskFilter, task_page
 from clutch.transactions.read.targets import ResolvedTarget, Standpoint
@@ -186,11 +185,7 @@ _BYTES = {
 
 
 def state(now: float, is_sqlite: bool) -> Tx[WorkState]:
-    workers = yield (
-        "SELECT w.id, w.host, w.pid, w.version, w.started_at, w.lease_until,"
-        " (SELECT COUNT(*) FROM sessions s WHERE s.owner = w.id) FROM workers w ORDER BY w.started_at, w.id",
-        (),
-    )
+    workers = yield from lists.nodes(now)
     lanes = yield (
         "SELECT l.name, l.cap, (SELECT COUNT(*) FROM sessions s WHERE s.lane = l.name AND s.owner IS NOT NULL),"
         " (SELECT COUNT(*) FROM sessions s WHERE s.lane = l.name AND s.owner IS NULL AND s.due IS NOT NULL"
@@ -206,7 +201,7 @@ def state(now: float, is_sqlite: bool) -> Tx[WorkState]:
     size = yield _BYTES[is_sqlite], ()
     deferred, undelivered, outbox = map(int, counted[0])
     return WorkState(
-        [WorkerView(*row) for row in workers],
+        workers,
         [LaneView(*row) for row in lanes],
         deferred,
         undelivered,
