@@ -151,3 +151,48 @@ async def test_a_receipt_moves_from_sent_to_seen_to_acted_on(world: World, main:
     assert all(a < b for a, b in pairwise([seen.step or 0, acted.step or 0]))
     with pytest.raises(NotFound):
         await world.db.read(messages.receipt, number, "another key")
+
+
+async def test_a_message_of_an_attempt_that_ended_is_not_acted_on(world: World, main: int) -> None:
+    run = await world.started(main, "child")
+    number = run.session_id
+    for key in ("read", "unread"):
+        await world.db.alone(
+            messages.send, world.policy, number, f"send:{number}:{key}", f"be {key}", actor="person"
+        )
+        if key == "read":
+            await run.respond(calls("search"))
+            await run.results()
+            await world.mail()
+    await world.db.alone(control.kill, world.policy, number, "enough", "person")
+    found = {key: await world.db.read(messages.receipt, number, key) for key in ("read", "unread")}
+    assert {key: one.state for key, one in found.items()} == dict.fromkeys(found, ReceiptState.MISSED)
+    await world.db.alone(control.again, world.policy, number, "retry", "again", text="", actor="person")
+    await (await world.start(number)).finish("of the second attempt")
+    found = {key: await world.db.read(messages.receipt, number, key) for key in ("read", "unread")}
+    assert {key: one.text for key, one in found.items()} == dict.fromkeys(found, "not acted on")
+
+
+async def test_an_attempt_is_a_start_for_a_result_and_has_its_own_children(world: World, main: int) -> None:
+    async def shown(number: int) -> tuple[int, int, int]:
+        view = await world.db.read(tasks.one, number)
+        assert view is not None
+        return view.attempt, view.children_active, view.children_total
+
+    parent = await world.started(main, "parent")
+    number = parent.session_id
+    children = [await world.child(number, f"child {place}") for place in range(2)]
+    await parent.finish("I wait for them")
+    assert await shown(number) == (1, 2, 2)
+    for child in children:
+        await world.end(child)
+    world.clock.advance(2)
+    await (await world.start(number)).finish("all heard")  # woken: a new run of the same attempt
+    assert await shown(number) == (1, 0, 2)
+    world.clock.advance(2)
+    await world.db.alone(control.again, world.policy, number, "retry", "again", text="", actor="person")
+    second = await world.start(number)
+    assert await shown(number) == (2, 0, 0)
+    await world.child(number, "child of the second attempt")
+    assert await shown(number) == (2, 1, 1)
+    await second.finish("I wait again")

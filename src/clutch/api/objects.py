@@ -503,7 +503,7 @@ class Sent(TypedDict):
 
 
 class ReceiptObject(TypedDict):
-    status: Literal["sent", "seen", "acted on"]
+    status: Literal["sent", "seen", "acted on", "not acted on"]
     step: int | None  #: at which the task read the message
     text: str
 

@@ -256,16 +256,13 @@ def _question(record: TaskRecord, now: Standing, at: float) -> OpenQuestion | No
     return min(still, key=lambda one: one.question.kind).question if still else None
 
 
-def subagents(children: Iterable[Sequence[TimelineEntry]]) -> list[SubagentCount]:
-    """Return each change of the number of subagents. `children`: the timeline of each, which begins with its spawn."""
-    changes: list[tuple[float, int, int]] = []
-    for lines in children:
-        was_working = False
-        for place, (at, now) in enumerate(standings(lines)):
-            is_working = now.phase in WORKING
-            if place == 0 or is_working is not was_working:
-                changes.append((at, is_working - was_working, int(place == 0)))
-            was_working = is_working
+def subagents(
+    children: Iterable[Sequence[TimelineEntry]], lines: Iterable[TimelineEntry] = ()
+) -> list[SubagentCount]:
+    """Return each change of the number of subagents. `children`: the timeline of each, which begins with its spawn.
+    `lines`: that of their parent; what its earlier attempts spawned counts only while it works."""
+    retries = [line.at for line in lines if line.cause is Reason.RETRY]
+    changes = [change for child in children for change in _count_changes(child, retries)]
     found: list[SubagentCount] = []
     active = total = 0
     for at, more_active, more in sorted(changes):
@@ -274,6 +271,22 @@ def subagents(children: Iterable[Sequence[TimelineEntry]]) -> list[SubagentCount
             found.pop()
         found.append(SubagentCount(at, active, total))
     return found
+
+
+def _count_changes(
+    child: Sequence[TimelineEntry], retries: Sequence[float]
+) -> Iterator[tuple[float, int, int]]:
+    """Yield when the child changes the number of working, and of all subagents, and by how much."""
+    moments: list[tuple[float, bool | None]] = [(at, now.phase in WORKING) for at, now in standings(child)]
+    moments += [(at, None) for at in retries if child and at > child[0].at]
+    is_working = is_old = False
+    before = 0, 0
+    for at, becomes_working in sorted(moments, key=lambda one: one[0]):
+        is_working, is_old = (is_working, True) if becomes_working is None else (becomes_working, is_old)
+        counts = int(is_working), int(is_working or not is_old)
+        if counts != before:
+            yield at, counts[0] - before[0], counts[1] - before[1]
+        before = counts
 
 
 # --------------------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ class TaskView:
     deadline_at: float | None
     delivery: DeliveryView
     run_id: int | None = None  #: the open run, else the last one
-    attempt: int = 0  #: runs so far
+    attempt: int = 0  #: starts for a result so far; waking up for results of children is none
     step: int = 0
     resumes: int = 0
     parked_until: float | None = None

@@ -137,6 +137,7 @@ class ReceiptState(StrEnum):
     SENT = "sent"
     SEEN = "seen"  #: the task has read it
     ACTED = "acted on"  #: the model has answered after it read it
+    MISSED = "not acted on"  #: its attempt ended before that
 
 
 class Receipt(NamedTuple):
@@ -151,17 +152,21 @@ class Receipt(NamedTuple):
 def receipt(now: float, task_id: int, key: str) -> Tx[Receipt]:
     """Return what became of a message or an instruction that was sent under this key. A read. Raises NotFound."""
     del now
+    # A retry moves the base behind everything that was read before: an answer of the new attempt is none to it.
     rows = yield (
-        "SELECT i.taken_seq - s.base, (SELECT MIN(m.seq) - s.base FROM messages m WHERE m.session_id = i.session_id"
-        " AND m.seq > i.taken_seq AND m.kind = 'answer') FROM inbox i JOIN sessions s ON s.id = i.session_id"
+        "SELECT i.taken_seq - s.base, (SELECT MIN(m.seq) - s.base FROM messages m WHERE m.session_id = i.session_id"  # noqa: S608
+        " AND m.seq > i.taken_seq AND m.kind = 'answer' AND (i.taken_seq > s.base OR m.seq <= s.base)),"
+        f" CASE WHEN {IS_OPEN} THEN 1 ELSE 0 END FROM inbox i JOIN sessions s ON s.id = i.session_id"
         " WHERE i.idem IN (?, ?)",
         (f"send:{task_id}:{key}", f"steer:{task_id}:{key}"),
     )
     if not rows:
         raise NotFound(f"no message was sent to {ids.task_id(task_id)} under the key {key[:40]!r}")
-    seen, acted = rows[0]
+    seen, acted, is_open = rows[0]
     if acted is not None:
-        return Receipt(ReceiptState.ACTED, int(acted))
+        return Receipt(ReceiptState.ACTED, int(acted) if acted > 0 else None)
+    if not is_open:
+        return Receipt(ReceiptState.MISSED)
     return Receipt(ReceiptState.SENT) if seen is None else Receipt(ReceiptState.SEEN, int(seen))
 
 

@@ -157,7 +157,7 @@ class DashboardActions(App[None]):
             if isinstance(said, ClutchError) or self.receipt != (task_id, key):
                 return
             self.say(f"{task_id}: {said['text']}")
-            if said["status"] == "acted on":
+            if said["status"] in ("acted on", "not acted on"):
                 self.receipt = None
 
         self.ask(lambda client: client.get(task_path(task_id, "messages", key)), show)

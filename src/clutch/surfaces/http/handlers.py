@@ -147,7 +147,8 @@ async def result(ask: Ask) -> Reply[objects.ResultObject]:
 
 @route("GET", "/v1/tasks/{target}/messages/{message}")
 async def receipt(ask: Ask) -> Reply[objects.ReceiptObject]:
-    """What became of a message that was sent with this `Idempotency-Key`: sent, seen at a step, or acted on."""
+    """What became of a message that was sent with this `Idempotency-Key`: sent, seen at a step, acted on, or not
+    acted on because the attempt ended."""
     number = await ask.app.read(reads.task_number, ask.who, ask.target)
     return Reply(views.receipt(await ask.app.read(messages.receipt, number, ask.path["message"])))
 

@@ -6,7 +6,7 @@ import { button, h, put, soon } from "/web/dom.js";
 import { onTasks, task as known } from "/web/store.js";
 
 const READ_MS = 300; // events of one step make one request
-const FINAL = "acted on";
+const FINAL = ["acted on", "not acted on"];
 
 /** The field below a task: Enter queues a message, Ctrl or Command with Enter interrupts the current work. A finished
  * task is continued instead. */
@@ -68,7 +68,7 @@ function followReceipt(taskId, key, said) {
     if (isOver || !said.isConnected) return;
     const found = await ask(path).catch((error) => { connection.failed(error); return null; });
     if (!found || isOver) return;
-    isOver = found.status === FINAL;
+    isOver = FINAL.includes(found.status);
     put(said, found.text);
   }, READ_MS);
   onTasks((ids) => {

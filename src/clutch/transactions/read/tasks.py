@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from clutch.core import ids, messages
 from clutch.core.attachments import StoredFile, handed
@@ -146,6 +146,12 @@ class _Runs:
     parked: Mapping[int, float]
 
 
+class _Restarts(NamedTuple):
+    resumes: int = 0
+    again: int = 0
+    retried_at: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _About:
     """What other tables know of the tasks of one answer, by task."""
@@ -154,7 +160,7 @@ class _About:
     own: Mapping[int, Tally]
     below: Mapping[int, Tally]
     models: Mapping[int, str]
-    resumes: Mapping[int, int]
+    restarts: Mapping[int, _Restarts]
     children: Mapping[int, tuple[int, int]]  #: all, active
     retries: Mapping[tuple[int, int], float]  #: by task and generation: when its letter is tried again
     told: Mapping[tuple[int, int], float]
@@ -164,18 +170,28 @@ class _About:
 
 def _about(now: float, ids: list[int]) -> Tx[_About]:
     own, beneath = yield from _tallies(ids)
+    restarts = {row[0]: _Restarts(int(row[1]), int(row[2]), row[3]) for row in (yield _RESTARTS, (ids,))}
     return _About(
         runs=(yield from _runs(ids)),
         own=own,
         below=beneath,
         models=_pairs((yield _MODELS, (ids,))),
-        resumes=_pairs((yield _RESUMES, (ids,))),
-        children={row[0]: (int(row[1]), int(row[2])) for row in (yield _CHILDREN, (ids,))},
+        restarts=restarts,
+        children=(yield from _children(ids, restarts)),
         retries={(row[0], row[1]): row[2] for row in (yield _RETRIES, (ids, now))},
         told={(row[0], row[1]): row[2] for row in (yield _TOLD, (ids,))},
         work=(yield from _work(ids)),
         purses={purse.name: purse for purse in (yield from budgets_named([f"task:{one}" for one in ids]))},
     )
+
+
+def _children(ids: list[int], restarts: Mapping[int, _Restarts]) -> Tx[dict[int, tuple[int, int]]]:
+    found = {row[0]: (int(row[1]), int(row[2])) for row in (yield _CHILDREN, (ids,))}
+    retried = {one: known.retried_at for one, known in restarts.items() if known.retried_at is not None}
+    for one, since in ((one, since) for one, since in retried.items() if one in found):
+        total, active = (yield _CHILDREN_SINCE, (one, since))[0]
+        found[one] = int(total), int(active or 0)
+    return found
 
 
 def _pairs(rows: Sequence[Row]) -> dict[int, Any]:
@@ -187,12 +203,22 @@ _MODELS = (
     " AND u.call_no = (SELECT MAX(v.call_no) FROM usage v"
     f" WHERE v.session_id = u.session_id AND v.state = {CallState.ANSWERED:d})"
 )
-_RESUMES = (
-    "SELECT task_id, COUNT(*) FROM events WHERE task_id {any} AND reason = 'resumed @step' GROUP BY task_id"
+#: How often its worker was lost, how often it was started again for a new result, and when from an empty transcript.
+#: A task that its children wake begins a new run, too: that is the same attempt.
+_RESTARTS = (
+    "SELECT task_id, SUM(CASE WHEN reason = 'resumed @step' THEN 1 ELSE 0 END),"
+    " SUM(CASE WHEN reason = 'resumed @step' THEN 0 ELSE 1 END), MAX(CASE WHEN reason = 'retry' THEN at END)"
+    " FROM events WHERE task_id {any} AND reason IN ('resumed @step', 'retry', 'continue', 'grace cancelled')"
+    " GROUP BY task_id"
 )
 _CHILDREN = (
     f"SELECT requester_id, COUNT(*), SUM(CASE WHEN {IS_WORKING} THEN 1 ELSE 0 END) FROM tasks"  # noqa: S608
     " WHERE requester_id {any} GROUP BY requester_id"
+)
+#: Of a task that was retried, only the children of the present attempt count, and those that still work.
+_CHILDREN_SINCE = (
+    f"SELECT COUNT(*), SUM(CASE WHEN {IS_WORKING} THEN 1 ELSE 0 END) FROM tasks"  # noqa: S608
+    f" WHERE requester_id = ? AND (created_at >= ? OR ({IS_WORKING}))"
 )
 _RETRIES = (
     f"SELECT task_id, generation, ready_at FROM inbox WHERE task_id {{any}} AND kind = 'announce' AND {IS_OPEN}"  # noqa: S608
@@ -294,7 +320,7 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, wake_at,
         paused, asked, given_up_at,
     ) = row  # fmt: skip
-    runs = about.runs.get(task_id)
+    runs, restarts = about.runs.get(task_id), about.restarts.get(task_id, _Restarts())
     own = about.own.get(task_id, NOTHING_USED)
     total, active = about.children.get(task_id, (0, 0))
     turn = (task_id, generation)
@@ -306,9 +332,9 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         REASONS[reason], detail, None if outcome is None else Outcome(outcome), error, generation, created_at,
         started_at, ended_at, progress_at, deadline_at, replace(telling, next_at=about.retries.get(turn)),
         run_id=run_id or (runs.last if runs else None),
-        attempt=runs.count if runs else 0,
+        attempt=1 + restarts.again if runs else 0,
         step=step or 0,
-        resumes=about.resumes.get(task_id, 0),
+        resumes=restarts.resumes,
         parked_until=runs.parked.get(run_id) if runs else None,
         model_requested=model,
         model=about.models.get(task_id),

@@ -61,7 +61,7 @@ def recorded(now: float, task_id: int, is_subtree: bool = False) -> Tx[RecordedT
             lines[view.task_id],
             () if marks is None else marks[view.task_id],
             asked[view.task_id],
-            subagents([lines[child] for child in children[view.task_id]]),
+            subagents([lines[child] for child in children[view.task_id]], lines[view.task_id]),
         )
         for view in views
     }
