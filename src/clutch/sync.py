@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self
 
 from typing_extensions import TypeVar
 
@@ -34,15 +34,13 @@ from clutch.errors import ClutchError
 from clutch.models.provider import Provider
 from clutch.ports import Channel, Models, Toolbox
 from clutch.runtimes.acp_process import AcpAgent
-from clutch.runtimes.function import Function
 from clutch.tools.registry import ToolSettings
+from clutch.wiring.clutch import ProgramFunctions
 from clutch.wiring.engine import NO_CHANNELS
 
 P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V", default=Any)
-F = TypeVar("F", bound=Callable[..., Any])
-R = TypeVar("R", bound=Function)
 
 NOT_OPEN = "this Clutch is not open; use it inside of `with Clutch(...) as c:`"
 
@@ -193,7 +191,7 @@ class Task(Generic[V]):
     dismiss = _of_task(AsyncTask.dismiss)
 
 
-class Clutch:
+class Clutch(ProgramFunctions):
     """Durable background subagents for a program without an event loop; `clutch.Clutch` explains the parameters.
 
         with Clutch("state", concurrency=50) as c:
@@ -321,49 +319,6 @@ class Clutch:
     wake = _of_clutch(wiring.Clutch.wake)
     receive_thread_message = _of_clutch(wiring.Clutch.receive_thread_message)
     wait_idle = _of_clutch(wiring.Clutch.wait_idle)
-
-    # ---- functions of the program --------------------------------------------------------------------
-
-    @overload
-    def tool(self, function: F) -> F: ...
-
-    @overload
-    def tool(
-        self,
-        function: None = None,
-        *,
-        name: str | None = None,
-        replay_safe: bool = False,
-        read_only: bool = False,
-        needs_approval: bool = False,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        is_outward: bool = False,
-    ) -> Callable[[F], F]: ...
-
-    def tool(
-        self,
-        function: F | None = None,
-        *,
-        name: str | None = None,
-        replay_safe: bool = False,
-        read_only: bool = False,
-        needs_approval: bool = False,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        is_outward: bool = False,
-    ) -> F | Callable[[F], F]:
-        """Make the decorated function a tool of every agent here; `clutch.Clutch.tool` explains the parameters."""
-        made: F | Callable[[F], F] = self._clutch.tool(**_given(locals()))
-        return made
-
-    def hook(self, name: str) -> Callable[[F], F]:
-        """Call the decorated function at an event of subagents (`docs/how-to/hooks.md`)."""
-        return self._clutch.hook(name)
-
-    def runtime(self, name: str) -> Callable[[R], R]:
-        """Make the decorated async function a runtime: `spawn(..., runtime=name)`."""
-        return self._clutch.runtime(name)
 
 
 def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,7 +166,93 @@ def one_line(error: ClutchError) -> str:
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
 
 
-class Clutch(Api):
+class ProgramFunctions:
+    """Decorators for functions of the program, the same with and without an event loop."""
+
+    _clutch: Clutch  #: that calls them
+
+    @overload
+    def tool(self, function: F) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        function: None = None,
+        *,
+        name: str | None = None,
+        replay_safe: bool = False,
+        read_only: bool = False,
+        needs_approval: bool = False,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        is_outward: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        function: F | None = None,
+        *,
+        name: str | None = None,
+        replay_safe: bool = False,
+        read_only: bool = False,
+        needs_approval: bool = False,
+        timeout_s: float | None = None,
+        concurrency: int | None = None,
+        is_outward: bool = False,
+    ) -> F | Callable[[F], F]:
+        """Make the decorated function a tool of every agent here; it needs typed parameters and a docstring.
+
+        name: another name than that of the function.
+        replay_safe: it may run again after a crash, because it has no effects or the same effects twice.
+        read_only: it changes nothing, so a task in plan mode has it, too.
+        needs_approval: a user approves each call.
+        timeout_s: time limit of one call.
+        concurrency: how many calls run at once; None = no limit.
+        is_outward: it reaches beyond the workspace, e.g. the network."""
+        clutch = self._clutch
+        if clutch._rooms is None:
+            raise ClutchError("this Clutch was given its own tools; add the function to those")
+        if function is not None and not callable(function):
+            raise InvalidInput("tool", f"write @c.tool above a function, or @c.tool(name={shown(function)})")
+        clutch._bring("@c.tool")
+        register = clutch._rooms.tools.tool(
+            name=name,
+            replay_safe=replay_safe,
+            read_only=read_only,
+            needs_approval=needs_approval,
+            timeout_s=timeout_s,
+            concurrency=concurrency,
+            is_outward=is_outward,
+        )
+        return register if function is None else register(function)
+
+    def hook(self, name: str) -> Callable[[F], F]:
+        """Call the decorated function at an event of subagents; some hooks can deny it (`docs/how-to/hooks.md`)."""
+        clutch = self._clutch
+        if clutch._was_entered:
+            raise ClutchError("register hooks before `async with`: events without a hook are not written")
+
+        def register(function: F) -> F:
+            clutch._hooks.add(name, function)
+            clutch._bring("@c.hook")
+            return function
+
+        return register
+
+    def runtime(self, name: str) -> Callable[[R], R]:
+        """Make the decorated async function a runtime: `spawn(..., runtime=name)`."""
+        clutch = self._clutch
+        check_name(name, clutch._runtimes)
+
+        def register(function: R) -> R:
+            clutch._bring("@c.runtime")
+            clutch._runtimes[name] = runtime_of(function)
+            return function
+
+        return register
+
+
+class Clutch(Api, ProgramFunctions):
     """Durable background subagents in your own program. After a restart the work resumes where it was.
 
         async with Clutch("state", concurrency=50) as c:
@@ -221,7 +307,7 @@ class Clutch(Api):
     ) -> None:
         _check_given(locals())
         super().__init__(self._open)
-        self._home, self._embedded = home_of(state), embedded
+        self._clutch, self._home, self._embedded = self, home_of(state), embedded
         given = GivenConfig(policy, model, workspace, tuple(agents), headless, concurrency)
         self._given = ConfigSource(self._home, config, given)
         said = self._given.settings = self._given.load()
@@ -379,80 +465,3 @@ class Clutch(Api):
             return None
         check = typed("config", "check", state=discovery.named_state(self._home))
         return report(self._given, at.config, f"`{check}`", at.restart(self._home))
-
-    @overload
-    def tool(self, function: F) -> F: ...
-
-    @overload
-    def tool(
-        self,
-        function: None = None,
-        *,
-        name: str | None = None,
-        replay_safe: bool = False,
-        read_only: bool = False,
-        needs_approval: bool = False,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        is_outward: bool = False,
-    ) -> Callable[[F], F]: ...
-
-    def tool(
-        self,
-        function: F | None = None,
-        *,
-        name: str | None = None,
-        replay_safe: bool = False,
-        read_only: bool = False,
-        needs_approval: bool = False,
-        timeout_s: float | None = None,
-        concurrency: int | None = None,
-        is_outward: bool = False,
-    ) -> F | Callable[[F], F]:
-        """Make the decorated function a tool of every agent here; it needs typed parameters and a docstring.
-
-        name: another name than that of the function.
-        replay_safe: it may run again after a crash, because it has no effects or the same effects twice.
-        read_only: it changes nothing, so a task in plan mode has it, too.
-        needs_approval: a user approves each call.
-        timeout_s: time limit of one call.
-        concurrency: how many calls run at once; None = no limit.
-        is_outward: it reaches beyond the workspace, e.g. the network."""
-        if self._rooms is None:
-            raise ClutchError("this Clutch was given its own tools; add the function to those")
-        if function is not None and not callable(function):
-            raise InvalidInput("tool", f"write @c.tool above a function, or @c.tool(name={shown(function)})")
-        self._bring("@c.tool")
-        register = self._rooms.tools.tool(
-            name=name,
-            replay_safe=replay_safe,
-            read_only=read_only,
-            needs_approval=needs_approval,
-            timeout_s=timeout_s,
-            concurrency=concurrency,
-            is_outward=is_outward,
-        )
-        return register if function is None else register(function)
-
-    def hook(self, name: str) -> Callable[[F], F]:
-        """Call the decorated function at an event of subagents; some hooks can deny it (`docs/how-to/hooks.md`)."""
-        if self._was_entered:
-            raise ClutchError("register hooks before `async with`: events without a hook are not written")
-
-        def register(function: F) -> F:
-            self._hooks.add(name, function)
-            self._bring("@c.hook")
-            return function
-
-        return register
-
-    def runtime(self, name: str) -> Callable[[R], R]:
-        """Make the decorated async function a runtime: `spawn(..., runtime=name)`."""
-        check_name(name, self._runtimes)
-
-        def register(function: R) -> R:
-            self._bring("@c.runtime")
-            self._runtimes[name] = runtime_of(function)
-            return function
-
-        return register
