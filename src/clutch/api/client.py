@@ -24,14 +24,7 @@ from clutch.api.gateway import Gateway, Leaving
 from clutch.api.handles import Backend, Event, Question, Task, TaskResult
 from clutch.api.reads import Filter, outcome_named, phase_named
 from clutch.api.slash import MAIN_SESSION
-from clutch.api.spawn import (
-    OnFullWord,
-    SpawnOptions,
-    accepted,
-    arguments,
-    sensible,
-    task_number,
-)
+from clutch.api.spawn import OnFullWord, SpawnOptions, accepted, arguments, sensible, task_number
 from clutch.api.wait import CLOSED
 from clutch.core import ids
 from clutch.core.agents import MAIN
@@ -422,13 +415,7 @@ class Api(Opened):
         await self._backend.wake(session)
 
     async def receive_thread_message(
-        self,
-        channel: str,
-        thread: str,
-        text: str,
-        *,
-        account: str = "",
-        idempotency_key: str | None = None,
+        self, channel: str, thread: str, text: str, *, account: str = "", idempotency_key: str | None = None
     ) -> None:
         """Pass on a message from a thread that belongs to a child. Raises NotFound when it belongs to none,
         IdempotencyConflict for another text under a key that this thread has used.

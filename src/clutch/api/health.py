@@ -190,12 +190,7 @@ def _config(found: ConfigReport) -> objects.ConfigObject:
         "file": found.file,
         "exists": found.exists,
         "settings": [
-            {
-                "key": one.key,
-                "value": one.value,
-                "default": one.default,
-                "needsRestart": one.needs_restart,
-            }
+            {"key": one.key, "value": one.value, "default": one.default, "needsRestart": one.needs_restart}
             for one in found.settings
         ],
         "findings": [

@@ -119,13 +119,7 @@ def _with_lines(now: float) -> Tx[list[tuple[ChatRow, str]]]:
 
 
 def conversation(
-    now: float,
-    who: Standpoint,
-    target: str,
-    *,
-    before: int | None,
-    after: int | None,
-    limit: int,
+    now: float, who: Standpoint, target: str, *, before: int | None, after: int | None, limit: int
 ) -> Tx[ConversationObject]:
     number = yield from reads.session_number(now, who, target)
     row = yield from chat_reads.one_chat(now, number)

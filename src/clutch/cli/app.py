@@ -272,8 +272,7 @@ def demo(
         int, typer.Option(help="The same seed gives the same pace and the same moments of kills.")
     ] = 0,
     state: Annotated[
-        str | None,
-        typer.Option(help="State directory of the demo, new or empty. Default: a fresh one."),
+        str | None, typer.Option(help="State directory of the demo, new or empty. Default: a fresh one.")
     ] = None,
     chaos: Annotated[
         bool, typer.Option("--chaos", help="Kill the worker (SIGKILL) about every second, not once.")
@@ -315,13 +314,11 @@ def serve(
         typer.Option(help="Address to listen on. Default: 127.0.0.1; others need gateway.allowRemote."),
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one."),
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.")
     ] = None,
     config: Config = None,
     no_input: Annotated[
-        bool,
-        typer.Option("--no-input", help="No user answers: deny approvals and questions at once."),
+        bool, typer.Option("--no-input", help="No user answers: deny approvals and questions at once.")
     ] = False,
     background: Annotated[bool, typer.Option("--background", hidden=True)] = False,
     as_json: AsJson = False,
@@ -362,8 +359,7 @@ def drain(
     ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Put the node back into service.")] = False,
     timeout: Annotated[
-        float | None,
-        typer.Option(min=0, help="Seconds to wait; then it stops as `stop` does."),
+        float | None, typer.Option(min=0, help="Seconds to wait; then it stops as `stop` does.")
     ] = None,
     state: State = None,
     as_json: AsJson = False,
@@ -408,8 +404,7 @@ def mcp(
 @commands.command()
 def chat(
     session: Annotated[
-        str | None,
-        typer.Option(help="Main session to talk to. Default: agent:main:main."),
+        str | None, typer.Option(help="Main session to talk to. Default: agent:main:main.")
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Talk to the main session of this agent.")] = None,
     state: State = None,
@@ -445,10 +440,7 @@ def attach(target: Target, state: State = None, as_json: JsonLines = False) -> N
 def open_(
     prints: Annotated[bool, typer.Option("--print", help="Print the link; start no browser.")] = False,
     phone: Annotated[bool, typer.Option("--phone", help="Print a QR code that signs a phone in.")] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(help="With --phone: the public address of the gateway."),
-    ] = None,
+    url: Annotated[str | None, typer.Option(help="With --phone: the public address of the gateway.")] = None,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:

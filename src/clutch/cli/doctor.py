@@ -322,14 +322,7 @@ def examine(home: Path, *, is_online: bool = False, database: str | None = None)
         return DoctorReport([Check("state-directory", True, f"{home} is not there yet"), sandbox])
     loops = _of_running(home)
     report = DoctorReport(
-        [
-            *of_directory(home),
-            of_gateway(home),
-            *loops,
-            *of_loaded(home),
-            of_disk(home),
-            sandbox,
-        ]
+        [*of_directory(home), of_gateway(home), *loops, *of_loaded(home), of_disk(home), sandbox]
     )
     told, configured = _of_config(home, is_online=is_online)
     # The gateway reports a failed MCP server with its error.

@@ -119,8 +119,7 @@ def doctor(
         bool, typer.Option("--online", help="Also connect to the configured providers.")
     ] = False,
     bundle: Annotated[
-        Path | None,
-        typer.Option(help="Also write a .tar.gz for support, without secrets."),
+        Path | None, typer.Option(help="Also write a .tar.gz for support, without secrets.")
     ] = None,
     database: Annotated[
         str | None,
@@ -221,8 +220,7 @@ def export(
         ExportFormat, typer.Option("--format", help="JSON Lines, Markdown, or a page with the whole tree.")
     ] = ExportFormat.JSONL,
     output: Annotated[
-        Path | None,
-        typer.Option(help="New file to write. Default: stdout; html: clutch-TARGET.html."),
+        Path | None, typer.Option(help="New file to write. Default: stdout; html: clutch-TARGET.html.")
     ] = None,
     with_secrets: Annotated[
         bool, typer.Option("--with-secrets", help="Keep text that looks like a key, a token or a password.")

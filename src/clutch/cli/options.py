@@ -42,12 +42,10 @@ def text_argument(help: str) -> Any:
 
 
 State = Annotated[
-    Path | None,
-    typer.Option(help="State directory. Default: $CLUTCH_HOME, else ~/.local/state/clutch."),
+    Path | None, typer.Option(help="State directory. Default: $CLUTCH_HOME, else ~/.local/state/clutch.")
 ]
 Config = Annotated[
-    Path | None,
-    typer.Option(help="Config file. Default: clutch.json in the state directory."),
+    Path | None, typer.Option(help="Config file. Default: clutch.json in the state directory.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
@@ -69,7 +67,6 @@ ItemTarget = Annotated[
 ]
 All = Annotated[bool, typer.Option("--all", help="Also tasks that ended more than 30 minutes ago.")]
 Hash = Annotated[
-    str | None,
-    typer.Option("--hash", help="Hash of the item as shown; refused if it has changed."),
+    str | None, typer.Option("--hash", help="Hash of the item as shown; refused if it has changed.")
 ]
 Sure = Annotated[bool, typer.Option("--yes", help="Decide on what waits now without confirmation.")]

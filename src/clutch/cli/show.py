@@ -117,8 +117,7 @@ def ps(
     ] = False,
     root: Annotated[str | None, typer.Option(help="Only the tree of this task or session.")] = None,
     only: Annotated[
-        ListPartOption | None,
-        typer.Option("--only", metavar="PART", help=f"Only this part: {PARTS}."),
+        ListPartOption | None, typer.Option("--only", metavar="PART", help=f"Only this part: {PARTS}.")
     ] = None,
     phase: Annotated[Phase | None, typer.Option(metavar="PHASE", hidden=True)] = None,
     undelivered: Annotated[bool, typer.Option("--undelivered", help="Only undelivered results.")] = False,

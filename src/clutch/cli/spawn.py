@@ -59,8 +59,7 @@ class SpawnCommandOptions:
         None
     )
     run_timeout: Annotated[
-        float | None,
-        typer.Option(min=0, help="Timeout of one run in seconds; 0 = none."),
+        float | None, typer.Option(min=0, help="Timeout of one run in seconds; 0 = none.")
     ] = None
     plan: Annotated[bool, _option("Write a plan first and wait for approval.", "--plan")] = False
     tool: Annotated[list[str] | None, _option("Allow only this tool; may be repeated.")] = None
@@ -82,8 +81,7 @@ class SpawnCommandOptions:
         Literal["isolated", "fork"] | None, _option("fork: begin with a copy of the session's transcript.")
     ] = None
     sandbox: Annotated[
-        Literal["inherit", "require"] | None,
-        _option("require: refuse to run without the sandbox."),
+        Literal["inherit", "require"] | None, _option("require: refuse to run without the sandbox.")
     ] = None
     runtime: Annotated[
         str | None, _option("Runtime instead of the built-in agent loop, e.g. acp:claude.")
@@ -156,10 +154,7 @@ def takes_wanted(command: Callable[..., None]) -> Callable[..., None]:
     ]
 
     def act(**said: Any) -> None:
-        command(
-            SpawnCommandOptions(**{one.name: said.pop(one.name) for one in given}),
-            **said,
-        )
+        command(SpawnCommandOptions(**{one.name: said.pop(one.name) for one in given}), **said)
 
     later = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
     act.__signature__ = inspect.Signature([*given, *later])  # type: ignore[attr-defined]
@@ -249,8 +244,7 @@ def run(
     wanted: SpawnCommandOptions,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it ends and print its result.")] = False,
     timeout: Annotated[
-        float | None,
-        typer.Option(min=0, help="Seconds to wait; the task itself continues."),
+        float | None, typer.Option(min=0, help="Seconds to wait; the task itself continues.")
     ] = None,
     state: State = None,
     as_json: AsJson = False,

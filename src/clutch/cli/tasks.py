@@ -12,15 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from clutch.cli import output
-from clutch.cli.options import (
-    AsJson,
-    Hash,
-    ItemTarget,
-    State,
-    Sure,
-    Target,
-    text_argument,
-)
+from clutch.cli.options import AsJson, Hash, ItemTarget, State, Sure, Target, text_argument
 from clutch.cli.output import answering, gateway, is_interactive, print_object, print_text, say
 from clutch.core.text.format import visible
 from clutch.errors import ClutchError, InvalidInput

@@ -281,11 +281,7 @@ def _one_route(urgent: list[Letter]) -> tuple[Letter, ...]:
 
 
 def _capped(
-    told: list[Letter],
-    rules: Announcing,
-    *,
-    urgent: tuple[Letter, ...] = (),
-    silent: tuple[Letter, ...] = (),
+    told: list[Letter], rules: Announcing, *, urgent: tuple[Letter, ...] = (), silent: tuple[Letter, ...] = ()
 ) -> LetterSelection:
     """At most `cap` new blocks in full: the newest, except that `drop: new` keeps the oldest.
 

@@ -209,12 +209,7 @@ class AcpRuntime:
         stop = STOPS.get(response.stop_reason, response.stop_reason)
         if stop == "cancelled" and listener.refused is not None:  # Codex ends its turn so, and says no more
             stop = f"permission was refused for {_shown(listener.refused)}"
-        return Answer(
-            listener.last_words,
-            usage=_usage(response),
-            model=f"acp:{self._agent.name}",
-            stop=stop,
-        )
+        return Answer(listener.last_words, usage=_usage(response), model=f"acp:{self._agent.name}", stop=stop)
 
     async def _opened(
         self, job: RuntimeJob, connection: ClientSideConnection, program: Program

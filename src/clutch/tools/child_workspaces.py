@@ -25,14 +25,7 @@ from clutch.tools.directories import alone, numbered, opened, remove
 from clutch.tools.sandbox import bubblewrap
 from clutch.tools.sandbox.lifetime import FirstProcess
 from clutch.tools.sandbox.policy import Sandbox, SandboxPolicy
-from clutch.tools.sandbox.process import (
-    CHUNK_BYTES,
-    SandboxKind,
-    end,
-    kill_over_limit,
-    sandbox_kind,
-    start,
-)
+from clutch.tools.sandbox.process import CHUNK_BYTES, SandboxKind, end, kill_over_limit, sandbox_kind, start
 
 
 class IsolationFailed(Exception):

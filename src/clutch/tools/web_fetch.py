@@ -256,10 +256,7 @@ async def _readable(html: str, base: str) -> str:
     question = json.dumps({"html": html, "base": base, "alarm_s": html_text.ALARM_S})
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *python_command(html_text.__name__),
-        stdin=pipe,
-        stdout=pipe,
-        stderr=asyncio.subprocess.DEVNULL,
+        *python_command(html_text.__name__), stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         answer, _ = await process.communicate(question.encode())

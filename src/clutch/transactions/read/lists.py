@@ -19,14 +19,7 @@ from clutch.core.attachments import handed
 from clutch.core.model import NEEDS_USER, REASONS, UNTOLD, Delivery, Outcome, Phase, TaskStatus
 from clutch.core.questions import QuestionKind
 from clutch.core.status import FAILED, ListGroup, list_group, status_of
-from clutch.core.views import (
-    PhaseCounts,
-    ResultView,
-    TaskView,
-    Transcript,
-    TranscriptEntry,
-    WorkerView,
-)
+from clutch.core.views import PhaseCounts, ResultView, TaskView, Transcript, TranscriptEntry, WorkerView
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_UNTOLD, wait_columns

@@ -17,13 +17,7 @@ from clutch.core.model import Delivery, Phase
 from clutch.core.policy import Policy
 from clutch.core.status import list_order
 from clutch.core.text.tasks import info_text, list_text
-from clutch.core.views import (
-    NOTHING_USED,
-    LaneView,
-    Tally,
-    TaskView,
-    WorkState,
-)
+from clutch.core.views import NOTHING_USED, LaneView, Tally, TaskView, WorkState
 from clutch.errors import AmbiguousTarget, Forbidden, NotFound
 from clutch.store.transaction import Tx
 from clutch.transactions import idempotency

@@ -98,10 +98,7 @@ def viewpoint_of(target: ids.Target, who: Standpoint) -> Tx[Viewpoint]:
     """Return what a number, `last`, `main` and `current` mean for this caller."""
     match target:
         case ids.Numbered(number):
-            rows = yield (
-                "SELECT task_id FROM shown WHERE viewer = ? AND number = ?",
-                (who.viewer, number),
-            )
+            rows = yield ("SELECT task_id FROM shown WHERE viewer = ? AND number = ?", (who.viewer, number))
             return Viewpoint(numbering={number: rows[0][0]} if rows else {})
         case ids.Keyword.LAST:
             return Viewpoint(last_task_id=(yield from _last(who.session_id)))
