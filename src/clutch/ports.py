@@ -13,7 +13,8 @@ from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Ha
 from clutch.core.devices import PushKey, Subscription
 from clutch.core.messages import Answer, Call, Transcript, Usage
 from clutch.core.model import Definition, Hook, Thinking, ToolOffer
-from clutch.core.rate_limit import ProviderLimit
+from clutch.core.provider_limits import LimitGrant, LimitRequest
+from clutch.core.rate_limit import Bounds, ProviderLimit
 from clutch.core.session_tools import SessionCall
 from clutch.core.spawn import SpawnRequest
 
@@ -169,6 +170,18 @@ class Limiter(Protocol):
 
     def limits(self) -> Mapping[str, ProviderLimit]:
         """By provider: what is in use, what is allowed, and until when no call is sent."""
+        ...
+
+
+class SharedLimits(Protocol):
+    """What several processes share of their providers, where one database serves them all."""
+
+    def holder(self) -> int | None:
+        """Return the number under which this process holds slots; None: others may have declared it dead."""
+        ...
+
+    async def exchange(self, name: str, bounds: Bounds, request: LimitRequest) -> LimitGrant:
+        """Raises ClutchError if the database is not available, or has no such process."""
         ...
 
 

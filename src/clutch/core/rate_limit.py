@@ -1,4 +1,5 @@
-"""How fast all children of a process together may ask one provider. Rules only; `models.rate_limiter` carries them out.
+"""How fast all children of a process together may ask one provider. Rules only; `models.rate_limiter` carries them out,
+`core.provider_limits` shares them between processes.
 
     hold        no call is sent: a reset after a 429, a shared backoff, an open breaker
     book        when the next call may start: tokens per minute, and the pace learned from refusals
@@ -175,7 +176,7 @@ def succeeded(pace: Pace, bounds: Bounds, passage: Passage, now: float, tokens: 
         in_flight=pace.in_flight - 1,
         mean_s=0.8 * pace.mean_s + 0.2 * (now - passage.begun_at),
         tokens_free_at=pace.tokens_free_at + owed,
-        passed=1 + pace.passed * _fading(now - pace.passed_at) if is_counted else pace.passed,
+        passed=1 + faded(pace.passed, now - pace.passed_at) if is_counted else pace.passed,
         passed_at=now if is_counted else pace.passed_at,
     )
     if pace.breaker is None and pace.last_failure is None and not pace.strikes:
@@ -313,8 +314,9 @@ def _gap_s(pace: Pace, now: float) -> float:
     return pace.gap_s / PACE_RISE ** min(rises, DOUBLINGS_MAX)
 
 
-def _fading(seconds: float) -> float:
-    return math.exp(-max(0.0, seconds) / MEMORY_S)
+def faded(count: float, seconds: float) -> float:
+    """How much calls of that time ago still count."""
+    return count * math.exp(-max(0.0, seconds) / MEMORY_S) if count else 0.0
 
 
 def _doubled(first_s: float, times: int, max_s: float) -> float:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Concatenate
 
 from clutch import __version__
-from clutch.core import run
+from clutch.core import provider_limits, run
 from clutch.core.delivery import is_put_back
 from clutch.core.policy import Policy
 from clutch.engine.external_run import stop_all
@@ -371,6 +371,8 @@ class Worker:
                         self.services.external_runs[session_id].pause()
                 case ("rested", session_id, fence):
                     self._remember(session_id, fence)
+                case (provider_limits.CHANGED, *_):
+                    pass  # of the limiter only
                 case ("clean", task_id):
                     self._to_clean.add(task_id)
                     self._hinted.set()

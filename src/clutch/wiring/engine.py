@@ -26,6 +26,7 @@ from clutch.core.text.format import typed
 from clutch.engine.live import Bus
 from clutch.engine.outbox import work
 from clutch.engine.prompt import Documents, Surroundings
+from clutch.engine.provider_limits import StoredLimits
 from clutch.engine.services import BlockIds, Services, StoredPins, StoredSubscriptions, freeze_watch, surely
 from clutch.engine.task_files import DatabaseBlobs
 from clutch.engine.worker import Worker
@@ -239,7 +240,11 @@ def _router(providers: Sequence[Provider], policy: Policy) -> Router:
 
 
 async def open_models(
-    stack: AsyncExitStack, providers: Sequence[Provider], policy: Policy, clock: Clock
+    stack: AsyncExitStack,
+    providers: Sequence[Provider],
+    policy: Policy,
+    clock: Clock,
+    shared: StoredLimits | None = None,
 ) -> tuple[Models, Router]:
     """Everything that asks a model goes through one limiter per provider. Raises InvalidInput naming the remedy."""
     router = _router(providers, policy)
@@ -251,7 +256,11 @@ async def open_models(
         one.name: Bounds(concurrency_max=one.concurrency_max, tokens_per_minute=one.tokens_per_minute)
         for one in providers
     }
-    return Throttled(router, clock, bounds, known=router.knows), router
+    models = Throttled(router, clock, bounds, known=router.knows, shared=shared)
+    stack.push_async_callback(models.close)
+    if shared is not None:
+        shared.listen(models.hear)
+    return models, router
 
 
 def prices_of(providers: Sequence[Provider]) -> ListedPrices:
@@ -416,8 +425,9 @@ async def running_engine(
     async with AsyncExitStack() as stack:
         db, lives = await open_store(stack, home, database, clock, policy)
         await asyncio.to_thread(_hide, home, database)
+        shared = StoredLimits(db)
         if models is None:
-            models, router = await open_models(stack, providers, policy, clock)
+            models, router = await open_models(stack, providers, policy, clock, shared if database else None)
         own_tools = _own_tools(stack, tools := toolbox or AllTools(policy.limits, ToolSettings(), home))
         is_sandboxed = own_tools is not None and own_tools.is_sandboxed
         policy = replace(policy, defaults=replace(policy.defaults, sandbox=is_sandboxed))
@@ -445,11 +455,10 @@ async def running_engine(
             whole_model=str if router is None else router.resolved,
             problems=partial(_problems, own_tools, await asyncio.to_thread(finish, home / COMMANDS)),
         )
-        if own_tools is not None and own_tools.has_servers:
-            await own_tools.open(StoredPins(services))
+        await _open_servers(own_tools, services)
         await surely(policy.work.tick_s, lambda: db.alone(sessions.entitle, services.policy))
         services.frozen_s = stack.enter_context(freeze_watch(clock.now))
-        worker = Worker(services, clock, has_leases=database is not None)
+        worker = shared.held_by(Worker(services, clock, has_leases=database is not None))
         await stack.enter_async_context(_at_work(worker, _with_push(channels, services, clock), otel))
         yield Engine(db, services, worker, clock)
 
@@ -470,6 +479,11 @@ def _own_tools(stack: AsyncExitStack, tools: Toolbox) -> AllTools | None:
         return None
     stack.push_async_callback(tools.close)
     return tools
+
+
+async def _open_servers(own_tools: AllTools | None, services: Services) -> None:
+    if own_tools is not None and own_tools.has_servers:
+        await own_tools.open(StoredPins(services))
 
 
 def _problems(own_tools: AllTools | None, planted: Sequence[str]) -> list[OperatorNotice]:
