@@ -35,6 +35,7 @@ CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE outbox(
   id INTEGER PRIMARY KEY AUTOINCREMENT, idem TEXT NOT NULL UNIQUE, session_id INTEGER NOT NULL, channel TEXT NOT NULL, target TEXT NOT NULL,
   body TEXT NOT NULL, owner INTEGER, attempts INTEGER NOT NULL DEFAULT 0, due REAL, done_at REAL, receipt TEXT, error TEXT, task_id INTEGER, generation INTEGER, outcome TEXT, tried_at REAL);
+CREATE TABLE provider_limits(name TEXT PRIMARY KEY, state TEXT NOT NULL)WITHOUT ROWID;
 CREATE TABLE purses(
   name TEXT PRIMARY KEY, kind TEXT NOT NULL, tokens_max INTEGER, usd_max TEXT,
   tokens_spent INTEGER NOT NULL DEFAULT 0, tokens_reserved INTEGER NOT NULL DEFAULT 0,
