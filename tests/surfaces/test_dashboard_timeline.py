@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from clutch.api import timeline as timeline_objects
+from clutch.api import report_objects
 from tests.surfaces.served import Served
 from tests.surfaces.test_dashboard import opened, outline, violations
 from tests.surfaces.test_page import HOSTILE, row, spawned
@@ -359,6 +359,6 @@ def test_no_text_of_a_task_is_run(db: Served, page: Page) -> None:
 
 def test_every_field_of_the_timeline_is_declared(db: Served, over: str) -> None:
     found = read(db, over)
-    assert set(found) == set(timeline_objects.TreeTimeline.__annotations__)
-    assert set(found["lanes"][0]["states"][0]) == set(timeline_objects.LaneState.__annotations__)
-    assert set(found["deliveries"][0]) == set(timeline_objects.DeliveryArrow.__annotations__)
+    assert set(found) == set(report_objects.TreeTimeline.__annotations__)
+    assert set(found["lanes"][0]["states"][0]) == set(report_objects.LaneState.__annotations__)
+    assert set(found["deliveries"][0]) == set(report_objects.DeliveryArrow.__annotations__)

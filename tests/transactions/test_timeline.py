@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from clutch.api import reads
-from clutch.api.timeline import TreeTimeline
+from clutch.api.report_objects import TreeTimeline
 from clutch.api.views import moment
 from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 from clutch.core.ids import task_id

@@ -24,7 +24,7 @@ from clutch.transactions.read.targets import ResolvedTarget, Standpoint
 
 if TYPE_CHECKING:
     from clutch.api import objects, report_objects
-    from clutch.api.timeline import TreeTimeline
+    from clutch.api.report_objects import TreeTimeline
     from clutch.core.policy import Policy
 
 TARGET_CHARS_MAX = 300

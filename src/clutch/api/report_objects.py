@@ -1,4 +1,5 @@
-"""The JSON objects about the gateway as a whole: costs, health and devices. Rules as in `api/objects.py`."""
+"""The JSON objects about the gateway as a whole: costs, health, devices; and the timeline of a tree.
+Rules as in `api/objects.py`."""
 
 from __future__ import annotations
 
@@ -6,8 +7,15 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
-from clutch.api.objects import HealthNotice, Moment, Money, Use
-from clutch.api.schema import SchemaNote
+from clutch.api.objects import Children, HealthNotice, Moment, Money, SegmentObject, TaskObject, Use
+from clutch.api.schema import (
+    ActivityName,
+    DeliveryStatusName,
+    GroupName,
+    OutcomeName,
+    SchemaNote,
+    StatusName,
+)
 
 # ---- costs ---------------------------------------------------------------------------------------------
 
@@ -278,3 +286,79 @@ class PushState(TypedDict):
 class Revoked(TypedDict):
     status: Literal["revoked"]
     id: str
+
+
+# --------------------------------------------------------------------------------------------------
+# The timeline of a tree: its lanes, the state of each task at every moment, the way of each result to the parent, and
+# the critical path.
+
+
+class LaneState(TypedDict):
+    """What the task showed from `at` on, until the next state."""
+
+    at: Moment
+    status: StatusName
+    doingNow: str
+    doingSince: Moment | None
+    group: GroupName
+    activity: ActivityName | None
+    outcome: OutcomeName | None
+    generation: int
+    step: int
+    startedAt: Moment | None
+    endedAt: Moment | None
+    deliveryStatus: DeliveryStatusName | None
+    deliveryText: str
+    children: Children
+
+
+class ToolTick(TypedDict):
+    at: Moment
+    end: Moment | None  #: null: it lasts
+    text: str  #: the call in words
+    message: int  #: the number of the answer in the transcript
+
+
+class TimelineLane(TypedDict):
+    task: TaskObject
+    segments: list[SegmentObject]
+    states: list[LaneState]  #: oldest first; before the first one the task did not exist
+    tools: list[ToolTick]
+
+
+class ArrowState(TypedDict):
+    at: Moment
+    status: DeliveryStatusName
+    text: str  #: the status with its reason
+
+
+class DeliveryArrow(TypedDict):
+    """The way of the result of one attempt to the parent agent."""
+
+    taskId: str
+    generation: int
+    endedAt: Moment
+    toTask: str | None  #: the parent, if it is a task
+    toSession: str | None
+    message: int | None  #: its number in the transcript of the parent
+    readAt: Moment | None  #: when the parent got that message
+    deliveredAt: Moment | None  #: when its model had answered it
+    states: list[ArrowState]
+
+
+class CriticalStage(TypedDict):
+    taskId: str
+    start: Moment
+    end: Moment
+    activity: ActivityName | None
+
+
+class TreeTimeline(TypedDict):
+    root: str
+    at: Moment  #: when this was read
+    cursor: str  #: where the stream of events continues after this answer
+    lanes: list[TimelineLane]
+    deliveries: list[DeliveryArrow]
+    criticalPath: list[CriticalStage]
+    total: int  #: tasks of the tree
+    notice: str | None  #: what was left out, if anything was

@@ -1,7 +1,4 @@
-"""What happened to a task, as JSON objects: `why`, its journal, and the timeline of its tree.
-
-The timeline of a tree has its lanes, the state of each task at every moment, the way of each result to
-the parent, and the critical path. It is declared here and not in `api/objects.py`: only this read answers with it."""
+"""What happened to a task, as JSON objects: `why`, its journal, and the timeline of its tree."""
 
 from __future__ import annotations
 
@@ -9,10 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from typing_extensions import TypedDict
-
-from clutch.api import objects
-from clutch.api.schema import ActivityName, DeliveryStatusName, GroupName, OutcomeName, StatusName
 from clutch.api.views import moment, segment_objects, task, unsent
 from clutch.core import ids
 from clutch.core import ids as ids_rules
@@ -43,6 +36,14 @@ from clutch.transactions.read.why import SessionExplanation, TaskExplanation
 
 if TYPE_CHECKING:
     from clutch.api import objects
+    from clutch.api.report_objects import (
+        CriticalStage,
+        DeliveryArrow,
+        LaneState,
+        TimelineLane,
+        ToolTick,
+        TreeTimeline,
+    )
     from clutch.transactions.read.trees import RecordedTree
 
 
@@ -179,77 +180,6 @@ def _step(number: int, step: ReplayStep) -> objects.Step:
 
 
 TOOLS_MAX = 500  #: ticks of one lane
-
-
-class LaneState(TypedDict):
-    """What the task showed from `at` on, until the next state."""
-
-    at: objects.Moment
-    status: StatusName
-    doingNow: str
-    doingSince: objects.Moment | None
-    group: GroupName
-    activity: ActivityName | None
-    outcome: OutcomeName | None
-    generation: int
-    step: int
-    startedAt: objects.Moment | None
-    endedAt: objects.Moment | None
-    deliveryStatus: DeliveryStatusName | None
-    deliveryText: str
-    children: objects.Children
-
-
-class ToolTick(TypedDict):
-    at: objects.Moment
-    end: objects.Moment | None  #: null: it lasts
-    text: str  #: the call in words
-    message: int  #: the number of the answer in the transcript
-
-
-class TimelineLane(TypedDict):
-    task: objects.TaskObject
-    segments: list[objects.SegmentObject]
-    states: list[LaneState]  #: oldest first; before the first one the task did not exist
-    tools: list[ToolTick]
-
-
-class ArrowState(TypedDict):
-    at: objects.Moment
-    status: DeliveryStatusName
-    text: str  #: the status with its reason
-
-
-class DeliveryArrow(TypedDict):
-    """The way of the result of one attempt to the parent agent."""
-
-    taskId: str
-    generation: int
-    endedAt: objects.Moment
-    toTask: str | None  #: the parent, if it is a task
-    toSession: str | None
-    message: int | None  #: its number in the transcript of the parent
-    readAt: objects.Moment | None  #: when the parent got that message
-    deliveredAt: objects.Moment | None  #: when its model had answered it
-    states: list[ArrowState]
-
-
-class CriticalStage(TypedDict):
-    taskId: str
-    start: objects.Moment
-    end: objects.Moment
-    activity: ActivityName | None
-
-
-class TreeTimeline(TypedDict):
-    root: str
-    at: objects.Moment  #: when this was read
-    cursor: str  #: where the stream of events continues after this answer
-    lanes: list[TimelineLane]
-    deliveries: list[DeliveryArrow]
-    criticalPath: list[CriticalStage]
-    total: int  #: tasks of the tree
-    notice: str | None  #: what was left out, if anything was
 
 
 def timeline(now: float, found: RecordedTree, cursor: str) -> TreeTimeline:

@@ -20,9 +20,9 @@ from clutch.api import objects, reads, views
 from clutch.api.actions import ACTIONS, ActionBody, ChatMessage, InThread, Until, Words
 from clutch.api.gateway import Leaving
 from clutch.api.problems import Problem
+from clutch.api.report_objects import TreeTimeline
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
-from clutch.api.timeline import TreeTimeline
 from clutch.api.views import Object
 from clutch.api.wait import first
 from clutch.contain import BackgroundTasks
