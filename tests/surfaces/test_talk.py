@@ -195,20 +195,23 @@ def conversation(home: Path) -> SessionChat:
 def test_a_mentioned_file_is_brought_along_and_one_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("```\ncode\n```\n")
     (tmp_path / "picture").write_bytes(b"\xff\xfe\x00")
-    whole = message.with_files("read @notes.md and @missing, me@example.org", tmp_path)
+    said: list[str] = []
+    whole = message.with_files("read @notes.md and @missing, me@example.org", tmp_path, said.append)
+    assert said == [f"Attached {tmp_path}/notes.md (13 B), read with your own rights."]
     assert whole == "read @notes.md and @missing, me@example.org\n\nnotes.md:\n````\n```\ncode\n```\n\n````"
     with pytest.raises(InvalidInput, match="is not UTF-8 text"):
-        message.with_files("see @picture", tmp_path)
+        message.with_files("see @picture", tmp_path, said.append)
     (tmp_path / "large").write_bytes(b"x" * (FILE_BYTES_MAX + 1))
     with pytest.raises(InvalidInput, match="more than 48 KiB"):
-        message.with_files("see @large", tmp_path)
+        message.with_files("see @large", tmp_path, said.append)
     assert list(message.completions("@no", tmp_path)) == ["@notes.md"]
     for name in ("lock", "token"):
         (tmp_path / name).write_text("secret")
     (tmp_path / "link").symlink_to("token")
     for name in ("token", "link"):
         with pytest.raises(InvalidInput, match="state directory of Clutch"):
-            message.with_files(f"see @{name}", tmp_path)
+            message.with_files(f"see @{name}", tmp_path, said.append)
+    assert len(said) == 1, "nothing was sent"
 
 
 def test_history_is_private_and_bounded(tmp_path: Path) -> None:

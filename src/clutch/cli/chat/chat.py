@@ -117,7 +117,7 @@ def chat_through_pipe(
 
 
 def _send(gateway: GatewayConnection, session: str, base: Path, line: str) -> None:
-    text = line if line.startswith("/") else with_files(line, base)
+    text = line if line.startswith("/") else with_files(line, base, say)
     key = uuid4().hex
     gateway.ask(lambda client: client.post(session_path(session, "messages"), {"text": text}, key=key))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from clutch.core import attachments
+from clutch.core.text.format import size, visible
 from clutch.errors import InvalidInput
 from clutch.surfaces.http_client import Declined, GatewayClient, item_path
 
@@ -90,11 +91,26 @@ def answer(words: str) -> Callable[[GatewayClient], None]:
 
 HISTORY_FILE = "chat-history"
 HISTORY_MAX = 1000
+PATHS_CHARS_MAX = 1000  # of the files in the line that names them
 
 
-def with_files(text: str, base: Path) -> str:
-    """Append each mentioned file that exists to the text. Raises InvalidInput for a file that cannot be sent."""
-    return attachments.with_files(text, lambda name: _content(name, base / Path(name).expanduser()))
+def with_files(text: str, base: Path, say: Callable[[str], object]) -> str:
+    """Append each mentioned file that exists to the text, and say which were.
+
+    Raises InvalidInput for a file that cannot be sent."""
+    read: list[str] = []
+
+    def content(name: str) -> bytes | None:
+        found = _content(name, path := base / Path(name).expanduser())
+        if found is not None:
+            # It may be anywhere on this machine: the whole path is shown, and whose rights opened it.
+            read.append(f"{path.resolve()} ({size(len(found))})")
+        return found
+
+    whole = attachments.with_files(text, content)
+    if read:
+        say(f"Attached {visible(', '.join(read), PATHS_CHARS_MAX)}, read with your own rights.")
+    return whole
 
 
 def _content(name: str, path: Path) -> bytes | None:

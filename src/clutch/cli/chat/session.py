@@ -178,7 +178,7 @@ class SessionChat(TerminalConversation):
         if message.is_command(text):
             return self._command(text)
         try:
-            whole = message.with_files(text, self._base)
+            whole = message.with_files(text, self._base, lambda line: self._screen.say(line, DIM))
         except (ClutchError, OSError) as error:
             return self._screen.say(str(error), RED)
         self._activity.begin(output.now())
