@@ -429,6 +429,19 @@ async def test_results_nobody_surveyed_for_are_passed_on(letter: Path) -> None:
     assert "SUMMARY: nothing was done" in unknown.text
 
 
+async def test_tasks_that_the_user_started_in_the_same_session_are_none_of_its_subagents(
+    letter: Path,
+) -> None:
+    survey = Conversation(letter, SURVEY)
+    answer = await survey.run()
+    at = max(place for place, one in enumerate(survey.transcript) if isinstance(one, Input))
+    told = survey.transcript[at]
+    assert isinstance(told, Input)
+    other = f'{told.text}\nNot among these: "an earlier run" (t_99): it has finished'
+    changed = [*survey.transcript[:at], replace(told, text=other)]
+    assert decide(changed, survey.specs()).text == answer
+
+
 async def test_what_comes_after_the_answer_is_not_answered_with_the_old_one(letter: Path) -> None:
     survey = Conversation(letter, SURVEY)
     answer = await survey.run()

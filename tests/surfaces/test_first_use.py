@@ -336,7 +336,7 @@ def test_a_fresh_machine_leads_on(tmp_path: Path, words: tuple[str, ...]) -> Non
     home = tmp_path / "state"
     shown = typed(*words, state=home)
     assert (shown.code, shown.out) == (0, "")
-    first = shlex.join(["clutch", "run", "--wait", "Survey the folder", "--state", str(home)])
+    first = shlex.join(["clutch", "run", "--wait", "question: sizes", "--state", str(home)])
     assert shown.err.startswith(f"No tasks yet in {home}. Start one: `{first}` (demo model, no API key)")
     assert f"`clutch init --state {home}`" in shown.err
     if words[0] != "logs":  # one object per line of the transcript, of which there is none
@@ -365,7 +365,7 @@ def test_status_of_a_fresh_machine_says_what_to_type(tmp_path: Path) -> None:
     said = typed("status", "--json", state=home).body
     assert said["next"] == [
         f"clutch init --state {home}",
-        f"clutch run --wait 'Survey the folder' --state {home}",
+        f"clutch run --wait 'question: sizes' --state {home}",
     ]
     assert (said["gateway"], said["model"]) == (None, {"name": "offline", "isDemo": True})
 

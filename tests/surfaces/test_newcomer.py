@@ -122,7 +122,7 @@ def test_an_ignore_file_of_the_user_is_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_init_proposes_what_the_demo_model_can_do(tmp_path: Path) -> None:
     made = typed("init", "--no-test", "--model", "offline", state=tmp_path / "state")
-    assert "Next: `clutch run --wait 'Survey the folder' --state" in made.out
+    assert "Next: `clutch run --wait 'question: sizes' --state" in made.out
     real = typed("init", "--no-test", "--force", "--model", "openai:x", state=tmp_path / "state")
     assert "Next: `clutch run --wait 'Say hello' --state" in real.out
 

@@ -21,7 +21,7 @@ from clutch.surfaces.discovery import blocked, has_store, named_state
 from clutch.surfaces.http_client import Declined, GatewayClient, connect, session_path, task_path
 
 Object = dict[str, Any]
-DEMO_TASK = "Survey the folder"  #: what the demo model can do
+DEMO_TASK = "question: sizes"  #: what a task with the demo model can do alone; a survey needs subagents (`clutch chat`)
 MAIN_SESSION = "agent:main:main"
 
 

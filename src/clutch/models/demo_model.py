@@ -277,7 +277,7 @@ def _may_wait(evidence: DemoEvidence) -> bool:
 
 def _combined(children: Sequence[DemoChild], evidence: DemoEvidence, *, is_main: bool) -> str:
     """Return the one answer from the reports of all subagents."""
-    reports = list(evidence.reports.values())
+    reports = list(_own_reports(children, evidence).values())
     findings = [found for report in reports for found in report.findings]
     remarks = [*_failures(children, evidence), *_remarks(evidence)]
     gathered = f"{counted(len(findings), 'finding')} by {counted(len(reports), 'subagent')}"
@@ -288,6 +288,12 @@ def _combined(children: Sequence[DemoChild], evidence: DemoEvidence, *, is_main:
     shape = f"{counts}, {size(sum(count for _, count in seen.files))} {seen.notice}"
     lines = [f"Survey of the folder: {shape}.", f"Largest: {largest(seen, 5)}.", *report_lines(reports)]
     return "\n".join([*lines, *remarks, f"{SUMMARY.strip()} {counts}; {gathered}"])
+
+
+def _own_reports(children: Sequence[DemoChild], evidence: DemoEvidence) -> dict[str, ChildReport]:
+    """Return the reports of this job's subagents. The session may have others: tasks that the user started there."""
+    known = family_of(children, evidence).accepted
+    return {task_id: report for task_id, report in evidence.reports.items() if task_id in known}
 
 
 def report_lines(reports: Sequence[ChildReport]) -> list[str]:
@@ -305,7 +311,7 @@ def report_lines(reports: Sequence[ChildReport]) -> list[str]:
 
 def _failures(children: Sequence[DemoChild], evidence: DemoEvidence) -> list[str]:
     """Return a line for each subagent that was refused, failed or did not report."""
-    family, reports = family_of(children, evidence), evidence.reports
+    family, reports = family_of(children, evidence), _own_reports(children, evidence)
     missing = [label for task_id, label in family.accepted.items() if task_id not in reports]
     unwell = [report for report in reports.values() if not report.status.startswith("completed successfully")]
     return [
