@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
 
-from benchmarks import boot, calls, cli, fanin, growth, load, machine, page, ready, store, w1, w2
+from benchmarks import boot, calls, cli, fanin, fleet, growth, load, machine, page, ready, store, w1, w2
 from benchmarks.places import Place, places
 from benchmarks.report import Report, Row, say
 from clutch.cli.serve import collect_rarely
@@ -30,6 +30,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "ready": ready.run,
     "cli": cli.run,
     "page": page.run,
+    "fleet": fleet.run,
     "load": load.run,
 }
 #: All but `load`, which takes ten minutes and runs only on request.

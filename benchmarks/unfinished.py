@@ -42,8 +42,8 @@ _TASKS: Final = (
     " phased(i, requester, phase) AS (SELECT i, CAST(? AS {big}) + i / CAST(? AS {big}),"
     " CASE WHEN i % 10 < 7 THEN 'running' WHEN i % 10 < 9 THEN 'queued' ELSE 'announcing' END FROM number)"
     " SELECT CAST(? AS {big}) + i, requester, requester, 1, i, 'boot:' || CAST(i AS {text}), 'part',"
-    " 'Say what part it plays.', '', 0, 1, 0, CASE phase WHEN 'running' THEN 2 WHEN 'queued' THEN 1 ELSE 4 END, phase,"
-    " '', 1, CASE phase WHEN 'announcing' THEN 'ok' END, CASE phase WHEN 'announcing' THEN 'It filters.' END,"
+    " 'Say what part it plays.', '{}', 0, 1, 0, CASE phase WHEN 'running' THEN 2 WHEN 'queued' THEN 1 ELSE 4 END,"
+    " phase, '', 1, CASE phase WHEN 'announcing' THEN 'ok' END, CASE phase WHEN 'announcing' THEN 'It filters.' END,"
     " CASE phase WHEN 'announcing' THEN 'waiting' ELSE 'none' END, '', 0, 'none', 0, CAST(? AS {float}),"
     " CASE phase WHEN 'announcing' THEN CAST(? AS {float}) END, CAST(? AS {float}) FROM phased"
 )
