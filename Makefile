@@ -11,7 +11,7 @@
 #   make demo       [ARGS=...]        clutch demo; e.g. ARGS="--chaos --kills 9"
 #   make trust      [SEED=n] [BACKEND=sqlite|postgres|all] [SECONDS=n]  SECONDS cuts it short, and then it is not ok
 #   make chaos      [SECONDS=n] [SEED=n] [ONLY=kill,stop,...]  gateways, servers, links and providers that fail, at once
-#   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli,page] [N=100,1000] [REPS=3]
+#   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli,page,fleet] [N=100,1000] [REPS=3]
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
 #   make scenarios  [BACKEND=sqlite|postgres|all] [POOLER=session|transaction]  with PgBouncer before PostgreSQL
 #   make house                        sizes, names, writers of tables and length of calls, beside their limits
