@@ -13,7 +13,7 @@ from clutch.errors import MissingExtra, extra
 #: As if these packages were not installed: importing one raises ModuleNotFoundError.
 BARE = """
 import sys
-for name in ("openai", "anthropic", "pydantic_ai", "mcp", "mcp_types", "acp", "asyncpg"):
+for name in ("openai", "anthropic", "pydantic_ai", "mcp", "mcp_types", "acp", "asyncpg", "opentelemetry"):
     sys.modules[name] = None
 """
 WORKS = """
@@ -86,3 +86,12 @@ def test_a_package_that_the_import_guard_refuses_is_not_called_missing() -> None
         extra("mcp", "/mcp"),
     ):
         raise ModuleNotFoundError(why, name="mcp", path="/ws/mcp.py")
+
+
+@pytest.mark.slow
+def test_traces_without_their_library_name_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "clutch.json").write_text('{otel: {endpoint: "http://127.0.0.1:9"}}')
+    said = ran(tmp_path, WORKS.replace("sys.argv[1]", 'sys.argv[1], workspace="elsewhere"'))
+    assert "otel.endpoint needs the package 'opentelemetry'" in said
+    assert "pip install 'clutch-agents[otel]'" in said
