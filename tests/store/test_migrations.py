@@ -110,3 +110,19 @@ def test_statements_end_at_the_end_of_a_line_and_comments_do_not_count() -> None
         "CREATE TABLE a(\n\n  id INTEGER PRIMARY KEY AUTOINCREMENT\n)",
         "SELECT ';'",
     )
+
+
+def test_a_statement_for_postgresql_is_none_of_sqlite() -> None:
+    text = "{postgres} ALTER TABLE a SET (fillfactor = 70);\nSELECT 1;\n"
+    assert dialect.statements(text, Dialect.SQLITE) == ("SELECT 1",)
+    assert dialect.statements(text, Dialect.POSTGRES) == (" ALTER TABLE a SET (fillfactor = 70)", "SELECT 1")
+
+
+@pytest.mark.anyio
+async def test_the_tables_that_every_step_updates_have_room_on_their_pages(postgres_dsn: str) -> None:
+    async with PostgresStore(postgres_dsn, TickingClock()) as store:
+        found = await store.read(
+            t.select,
+            "SELECT relname FROM pg_class WHERE array_to_string(reloptions, ' ') LIKE '%fillfactor%'",
+        )
+    assert {name for (name,) in found} >= {"sessions", "tasks", "runs", "inbox", "workers", "provider_limits"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -143,6 +144,35 @@ async def test_words_fade_with_the_archive_or_later_and_the_rest_stays(
     assert len(await world.trace(task)) == 1
     with pytest.raises(NotPossible, match="was deleted"):
         await world.db.alone(control.again, world.policy, task, "retry", "retry:1", text="", actor="person")
+
+
+async def test_transcripts_go_in_short_commits_between_which_others_write(world: World, main: int) -> None:
+    """Two entries each: a commit deletes as many transcripts as have five together, and a long one alone."""
+    keeping(world, transcript_after_s=60.0)
+    children = [await told(world, main, f"child {number}") for number in range(5)]
+    world.clock.advance(HOUR_S)
+    await sweep(world)
+    world.clock.advance(61)
+    assert [await words(world, one) for one in children] == [2] * 5
+    assert len(await world.db.read(retention.fading, world.policy, 0.0, 50, 1)) == 1
+    assert len(await world.db.read(retention.fading, world.policy, 0.0, 4, 2**30)) == 4
+    done: list[str] = []
+
+    async def fade() -> None:
+        while found := await world.db.read(retention.fading, world.policy, 0.0, 50, 5):
+            assert len(found) <= 2
+            await world.db.alone(retention.fade, world.policy, found)
+            done.append("faded")
+
+    async def write_meanwhile() -> None:
+        await world.tell(main, "a message")
+        done.append("written")
+
+    await asyncio.gather(fade(), write_meanwhile())
+    assert done.count("faded") == 3
+    assert done.index("written") < len(done) - 1
+    assert [await words(world, one) for one in children] == [0] * 5
+    await world.live()
 
 
 async def test_a_task_that_works_again_is_archived_no_more(world: World, main: int) -> None:
