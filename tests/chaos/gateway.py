@@ -53,6 +53,7 @@ async def serve(given: argparse.Namespace) -> None:
         adapter=AdapterKind.DIRECT,
         speaks="openai-chat",
         headers={story.NODE_HEADER: given.node},
+        concurrency_max=story.PROVIDER_CALLS_MAX,
     )
     clutch = Clutch(
         given.state,

@@ -7,9 +7,11 @@ stood in the request.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -83,6 +85,15 @@ class Ledger(CallLog):
         while not self.open_calls(node):
             self._begun.clear()
             await self._begun.wait()
+
+    def write(self, file: Path, began_at: float) -> None:
+        """One line per request, in their order, with times since the beginning of the run."""
+        asked = sorted((one for many in self.by_key.values() for one in many), key=lambda one: one.at)
+        with file.open("w", encoding="utf-8") as lines:
+            for one in asked:
+                ended = None if one.ended_at is None else round(one.ended_at - began_at, 3)
+                line = {"at": round(one.at - began_at, 3), "ended": ended, "how": one.how, "node": one.node}
+                lines.write(f"{json.dumps({**line, 'key': one.key, 'failed': one.is_failed})}\n")
 
     def open_calls(self, node: str) -> list[str]:
         return [asked.key for asked in self._open.values() if asked.node == node]

@@ -94,6 +94,7 @@ class ChaosRun:
         self._fleet.say(f"answers that were lost with their commit, by fault: {dict(found.paid_twice)}")
         for complaint in found.complaints:
             self._fleet.say(complaint)
+        self._fleet.provider.ledger.write(self._fleet.folder / "calls.jsonl", self._fleet.began_at)
         return {
             "schema": SCHEMA,
             "ok": not found.complaints,
@@ -119,7 +120,7 @@ def keep(folder: Path, wishes: Wishes) -> Path:
     kept = ROOT / "build" / "chaos" / str(wishes.seed)
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    for pattern in ("*.log", "timeline.txt", "marks", "*/log"):
+    for pattern in ("*.log", "timeline.txt", "calls.jsonl", "marks", "*/log"):
         for file in folder.glob(pattern):
             shutil.copy(file, kept / shlex.quote("-".join(file.relative_to(folder).parts)))
     (kept / "command.txt").write_text(f"{wishes.command}\n", encoding="utf-8")

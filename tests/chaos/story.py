@@ -24,6 +24,7 @@ CHAT_TREES: Final = 6  #: results that one chat reads; a longer conversation onl
 LATENCY_S: Final = (0.05, 0.5)
 MODEL: Final = "chaos:model"
 PROVIDER: Final = "chaos"
+PROVIDER_CALLS_MAX: Final = 6  #: at once, of all gateways together
 NODE_HEADER: Final = "X-Chaos-Node"
 MARK: Final = "mark"
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from clutch.core import ids
 from clutch.store.postgres import PostgresStore
+from clutch.testing.providers import How
 from clutch.transactions.invariants import broken, standing
 from clutch.wiring import SystemClock
 from tests.chaos import story
@@ -29,12 +30,15 @@ from tests.chaos.fleet import DATABASE, TROUBLE, Fleet
 from tests.chaos.plan import FaultKind
 
 LOOK_S: Final = 0.25
-#: A heartbeat comes five times per lease: half a lease after one, the gateway is late, but not gone.
-FRESH_S: Final = story.LEASE_S / 2
+#: A heartbeat comes five times per lease. A gateway that missed two in a row may be gone; before that it is not.
+FRESH_S: Final = 2 * story.LEASE_S / 5
 #: An answer whose commit a fault may have prevented was given so long before its end or after its beginning.
 AROUND_S: Final = 1.0
 #: After a fault that took the database away, gateways may have lost their leases.
 AFTERMATH_S: Final = 2 * story.LEASE_S
+
+#: A gateway knows that it gave up on a request before the provider does.
+LEFT_S: Final = 0.25
 
 TRIGGERS: Final = """
 CREATE SCHEMA witness;
@@ -131,6 +135,7 @@ class Witness:
             await self._fleet.rows("SELECT at, what, worker, pid FROM witness.workers ORDER BY number")
         )
         self._check_calls()
+        self._check_provider_limit()
         self._measure_takeovers()
         await self._check_invariants()
         self.found.problems += [f"the client was refused {one}" for one in self._driver.refused]
@@ -225,6 +230,23 @@ class Witness:
                 self.found.live_buried.append(
                     f"{node.name} (worker {worker}) at {at - self._fleet.began_at:.2f}, {age:.2f} s after a heartbeat"
                 )
+
+    def _check_provider_limit(self) -> None:
+        """Requests in flight at the provider. The slots of a gateway that was declared dead belong to the others: its
+        old requests do not count from then on."""
+        steps: list[tuple[float, int]] = []
+        for asked in (one for many in self._fleet.provider.ledger.by_key.values() for one in many):
+            ended_at = math.inf if asked.ended_at is None else asked.ended_at
+            if asked.how is How.LEFT:
+                ended_at = max(asked.at, ended_at - LEFT_S)
+            ends = [at for node, at in self._buried if node == asked.node and at >= asked.at]
+            steps += [(asked.at, 1), (min([ended_at, *ends]), -1)]
+        in_flight = 0
+        for at, change in sorted(steps):
+            in_flight += change
+            if change > 0 and in_flight > story.PROVIDER_CALLS_MAX:
+                when = at - self._fleet.began_at
+                self.found.over_limit.append(f"the provider has {in_flight} requests in flight at {when:.2f}")
 
     def _measure_takeovers(self) -> None:
         """From the kill of a gateway to the next request of each call that was in flight."""
