@@ -15,7 +15,7 @@ from clutch.store.transaction import ManyRows, Row, Tx
 from clutch.transactions import sessions, workers
 
 #: Written by a gateway that starts, or for a browser that subscribes: no task is in them.
-_OF_GATEWAYS: Final = frozenset({"workers", "push_keys", "mcp_servers", "trace_exporter"})
+_OF_GATEWAYS: Final = frozenset({"workers", "push_keys", "mcp_servers", "trace_exporter", "provider_limits"})
 
 
 class TableShape(NamedTuple):

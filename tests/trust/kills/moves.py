@@ -51,6 +51,7 @@ _PAGES: Final = 12  #: a story has rows in about so many tables
 
 _DONE, _FAILED = 0, 3
 _MOVER_MAX_S: Final = 60.0
+_FAILURES_MAX: Final = 10  #: in a row, without being killed; a mover fails when its server dies
 
 
 @dataclass(slots=True)
@@ -74,6 +75,10 @@ class MoveTotals:
     twice: int = 0
     lived_twice: int = 0
     failures: list[str] = field(default_factory=list)
+
+
+class MoveFailed(Exception):
+    """A move that is not killed any more does not end."""
 
 
 class MovePoints(Points):
@@ -118,10 +123,6 @@ class Place:
         return read_record(str(found[0][0])).state if found else None
 
 
-def _pick(dice: random.Random, hits: Counter[str]) -> str:
-    return min(_KINDS, key=lambda one: (hits[one], dice.random()))
-
-
 class MovedStory(Story):
     def __init__(
         self, places: Sequence[Place], server: PostgresServer, chooser: Chooser, hits: Counter[str]
@@ -161,11 +162,11 @@ class MovedStory(Story):
         source, target = self.places[self.here], self.places[(self.here + 1) % len(self.places)]
         is_frozen = source.end.database is not None and self.chooser.dice.random() < 0.3
         sleeper = self._freeze(report) if is_frozen else None
-        while True:
-            kind = _pick(self.chooser.dice, self.hits) if self.left > 0 else ""
-            code = self._run_mover(source, target, kind)
-            if code == _DONE:
-                break
+        failures = 0
+        while (code := self._run_mover(source, target, kind := self._kind())) != _DONE:
+            failures += code == _FAILED
+            if failures > _FAILURES_MAX:
+                raise MoveFailed((self.places[0].assignment.directory / "mover.err").read_text()[-500:])
             if code is None:
                 self.left -= 1
                 self.mover_deaths[kind] += 1
@@ -175,6 +176,12 @@ class MovedStory(Story):
         self.here = (self.here + 1) % len(self.places)
         if sleeper is not None:
             self._wake(sleeper, report)
+
+    def _kind(self) -> str:
+        """How the next mover dies: as was tried least. Empty: it may live."""
+        return (
+            min(_KINDS, key=lambda one: (self.hits[one], self.chooser.dice.random())) if self.left > 0 else ""
+        )
 
     def _probe(self, source: Place, target: Place, report: Report) -> None:
         """Start a gateway at each end. An end that was never used is a new database, with a story of its own."""
@@ -283,7 +290,9 @@ def kill_moves(kills: int, seed: int) -> MoveTotals:
         stack.callback(server.stop)
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clutch-moves-")))
         client, _ = stack.enter_context(client_process())
-        while total.kills < kills or min(hits.values()) < min(3, kills // len(_KINDS)):
+        while not total.failures and (
+            total.kills < kills or min(hits.values()) < min(3, kills // len(_KINDS))
+        ):
             places = _places(root / str(total.stories), server, total.stories, client)
             story = MovedStory(places, server, Chooser(dice, POINTS), hits)
             _add(total, story, report)
@@ -310,7 +319,14 @@ def _places(directory: Path, server: PostgresServer, number: int, client: str) -
 
 def _add(total: MoveTotals, story: MovedStory, report: Report) -> None:
     before = report.kills
-    story.play(report)
+    try:
+        story.play(report)
+    except MoveFailed as error:
+        total.stories, total.failures = (
+            total.stories + 1,
+            [*total.failures, f"the move does not end: {error}"],
+        )
+        return
     look = story.reader.look()
     assert look is not None
     result = story.judge(look)
