@@ -1,0 +1,127 @@
+"""Several gateways on one PostgreSQL, as real processes: restarts of the server, wrong clocks, another version."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from clutch.surfaces.http_client import GatewayClient, connect
+from clutch.testing.postgres import PostgresServer, temporary_server
+from tests.chaos import story
+from tests.chaos.node import Node
+from tests.chaos.provider import ChaosProvider
+from tests.patience import PATIENCE_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+
+LOOK_S = 0.1
+MINUTES_5 = 300.0
+
+
+class DirectNode(Node):
+    """A gateway without a link in between."""
+
+    dsn = ""
+
+    def database(self, name: str) -> str:
+        del name
+        return self.dsn
+
+
+class Fleet:
+    def __init__(self, folder: Path, server: PostgresServer, dsn: str) -> None:
+        self.folder, self.server, self.dsn = folder, server, dsn
+        self.provider = ChaosProvider(1)
+        self.nodes: list[DirectNode] = []
+
+    async def join(self, shift_s: float = 0.0) -> DirectNode:
+        node = DirectNode(len(self.nodes), self.folder, (), self.provider.server.openai_url)
+        node.dsn = self.dsn
+        node.set_clock(shift_s)
+        self.nodes.append(node)
+        await node.start("")
+        return node
+
+    async def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return [tuple(row) for row in await connection.fetch(sql)]
+        finally:
+            await connection.close()
+
+    async def spawn(self, client: GatewayClient, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            body = {"task": story.tree(number), "requester": story.chat_of(number), "notifyParent": True}
+            await asyncio.to_thread(client.post, "/v1/tasks", body, key=f"tree {number}")
+
+    async def until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(2 * PATIENCE_S):
+            while not await is_so():  # noqa: ASYNC110 - processes of others change it
+                await asyncio.sleep(LOOK_S)
+
+    async def until_delivered(self) -> None:
+        async def is_over() -> bool:
+            return not await self.rows(
+                "SELECT 1 FROM tasks WHERE phase NOT IN ('completed', 'completed_giveup') UNION ALL"
+                " SELECT 1 FROM sessions WHERE owner IS NOT NULL OR (due IS NOT NULL AND closed = 0)"
+            )
+
+        await self.until(is_over)
+
+    def answered_twice(self) -> list[str]:
+        ledger = self.provider.ledger.by_key
+        return [key for key, asked in ledger.items() if sum(one.answered_at is not None for one in asked) > 1]
+
+    async def check_results(self, trees: int) -> None:
+        """Every task ended well, and its result was shown to its parent's model once."""
+        assert {row[0] for row in await self.rows("SELECT outcome FROM tasks")} == {"ok"}
+        told = await self.rows("SELECT delivery FROM tasks WHERE depth = 1")
+        assert [row[0] for row in told] == ["delivered"] * trees
+        assert self.provider.shown_twice == set()
+        marks = (self.folder / "marks").read_text().splitlines()
+        labels = [line.split()[0] for line in marks]
+        assert len(labels) == len(set(labels)), "a tool that must not run twice ran twice"
+
+
+@asynccontextmanager
+async def fleet_on(folder: Path) -> AsyncIterator[Fleet]:
+    server = temporary_server(fsync=False)
+    await asyncio.to_thread(server.start)
+    fleet = Fleet(folder, server, server.dsn("postgres"))
+    try:
+        async with fleet.provider.server:
+            yield fleet
+            await asyncio.gather(*(node.leave() for node in fleet.nodes))
+    finally:
+        for node in fleet.nodes:
+            with contextlib.suppress(ProcessLookupError):
+                await node.kill()
+        await asyncio.to_thread(server.stop)
+
+
+async def test_no_living_gateway_is_buried_when_the_server_restarts_and_another_one_joins(
+    tmp_path: Path,
+) -> None:
+    """The machines of two of them are five minutes wrong."""
+    async with fleet_on(tmp_path) as fleet:
+        await fleet.join()
+        await asyncio.gather(fleet.join(MINUTES_5), fleet.join(-MINUTES_5))
+        before = await fleet.rows("SELECT id FROM workers ORDER BY id")
+        await fleet.spawn(connect(fleet.nodes[0].home), range(6))
+        for node in fleet.nodes:
+            await fleet.provider.ledger.busy(node.name)
+        await asyncio.to_thread(fleet.server.restart)
+        await fleet.join(MINUTES_5)
+        await fleet.until_delivered()
+        after = await fleet.rows("SELECT id, ROUND(clock_offset / 300) FROM workers ORDER BY id")
+        assert [row[0] for row in after[:3]] == [row[0] for row in before], "all three kept their number"
+        assert sorted(row[1] for row in after) == [-1.0, 0.0, 1.0, 1.0]
+        await fleet.check_results(6)
+        assert fleet.answered_twice() == []
