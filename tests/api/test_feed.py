@@ -13,6 +13,7 @@ import pytest
 from clutch.api.feed import Feed, FeedEvent, FeedWatcher
 from clutch.engine.live import Bus, Live
 from clutch.store.postgres import PostgresStore
+from clutch.store.postgres_address import parse_address
 from clutch.store.sqlite import SqliteStore
 from clutch.transactions import control
 from clutch.transactions.read import timeline
@@ -60,7 +61,8 @@ async def test_line_that_is_committed_behind_a_cursor_is_read_by_whoever_comes_b
     async with PostgresStore(postgres_dsn, clock) as store:
         world = World(store, cast(Any, clock), POLICY)
         task = await world.child(await world.main())
-        one, other = [await asyncpg.connect(postgres_dsn) for _ in range(2)]
+        server = parse_address(postgres_dsn).session.servers[0]
+        one, other = [await asyncpg.connect(server) for _ in range(2)]
         feed, elsewhere, now = feed_of(store), feed_of(store), clock.now()
         start = str(await store.read(timeline.newest))
         slow = one.transaction()
