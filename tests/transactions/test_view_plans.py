@@ -13,7 +13,7 @@ from clutch.core.model import Outcome, Phase
 from clutch.store import dialect
 from clutch.store.dialect import Dialect, statement_text
 from clutch.store.transaction import Tx
-from clutch.transactions import control, workers
+from clutch.transactions import control, sessions, workers
 from clutch.transactions.read import chats, lists, tasks, timeline, why
 from clutch.transactions.read.lists import ListState, TaskFilter
 
@@ -100,6 +100,9 @@ def scans(steps: Iterator[str]) -> list[str]:
         chats.one_chat(0.0, 1),
         workers.peek(0.0, 1),
         workers.claim(0.0, 1, 8),
+        sessions.first_due(0.0, "subagent", 8),
+        sessions.first_due(0.0, "subagent", 8, None, 1),
+        sessions.roots_due(0.0, "subagent", 8),
     ],
     ids=lambda transaction: transaction.__name__,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clutch.core.diagnosis import Gate
@@ -35,6 +37,25 @@ async def test_oldest_due_is_claimed_first(world: World, main: int) -> None:
     world.clock.advance(1)
     await world.child(main, "second")
     assert await world.claim() == [first]
+
+
+async def test_a_root_with_many_tasks_leaves_slots_to_others(world: World, main: int) -> None:
+    """More of them than a claim reads: the other roots stand behind all that it sees."""
+    limits = replace(world.policy.limits, children_max=100, descendants_max=100, retained_max=100)
+    world.policy = replace(world.policy, limits=limits)
+    await set_cap(world, 3)
+    many = await world.children(main, *(f"many{number}" for number in range(40)))
+    world.clock.advance(1)
+    others = [await world.child(await world.main(name), name) for name in ("second", "third")]
+    assert set(await world.claim()) == {many[0], *others}
+    await world.end(many[0])
+    assert set(await world.claim()) == {many[1]}
+    world.clock.advance(1)
+    await world.end(others[0])
+    interrupted = many[2]
+    await world.db.alone(write, "UPDATE sessions SET due = 0 WHERE id = ?", interrupted)
+    assert await world.claim() == [interrupted]
+    assert await world.claim() == [], "the cap holds"
 
 
 async def test_claim_takes_no_more_than_there_is_room_for(world: World, main: int) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from clutch.core import authority, delivery
+from clutch.core import authority, delivery, fair_share
 from clutch.core.delivery import due
+from clutch.core.fair_share import DueSession
 from clutch.core.model import (
     NO_MAIL,
     Mail,
@@ -374,21 +375,71 @@ def delete(session_id: int) -> Tx[None]:
     yield "DELETE FROM sessions WHERE id = ?", (session_id,)
 
 
-def claim(
-    now: float, lane: str, worker_id: int, count: int, only: Condition | None = None
-) -> Tx[Sequence[Row]]:
-    """Give the first sessions that are due in a lane this owner and a new fence.
-
-    Returns id, fence, budgets, model and agent of each. `only`: a further condition on them."""
+def first_due(
+    now: float, lane: str, count: int, only: Condition | None = None, root_id: int | None = None
+) -> Tx[list[DueSession]]:
+    """The sessions that have waited longest in a lane, of all roots or of one. `only`: a further condition on them."""
     condition, *chosen = only or ("",)
+    root, *known = ("",) if root_id is None else ("AND root_id = ?", root_id)
+    rows = yield (
+        f"SELECT due, id, root_id FROM sessions WHERE lane = ? {root} AND owner IS NULL AND due <= ?"  # noqa: S608
+        f" {condition} ORDER BY due, id LIMIT ?",
+        (lane, *known, now, *chosen, count),
+    )
+    return [DueSession(*row) for row in rows]
+
+
+def roots_due(now: float, lane: str, count: int) -> Tx[list[int]]:
+    """Roots with a session that is due: as many probes of the index as there are roots, up to a count."""
+    waiting = "FROM sessions WHERE lane = ? AND owner IS NULL AND due IS NOT NULL"
+    rows = yield (
+        f"WITH RECURSIVE roots(id, place) AS (SELECT (SELECT MIN(root_id) {waiting}), 1 UNION ALL"  # noqa: S608
+        f" SELECT (SELECT MIN(root_id) {waiting} AND root_id > roots.id), place + 1 FROM roots"
+        " WHERE roots.id IS NOT NULL AND place < ?) SELECT id FROM roots WHERE id IS NOT NULL"
+        f" AND EXISTS (SELECT 1 {waiting} AND root_id = roots.id AND due <= ?) ORDER BY id",
+        (lane, lane, count, lane, now),
+    )
+    return [row[0] for row in rows]
+
+
+ROOTS_MAX = 64  # that one claim compares; a session behind them goes when it is among the oldest
+
+
+def choose(now: float, lane: str, free: int, only: Condition | None) -> Tx[list[DueSession]]:
+    """The sessions that go first (`core.fair_share`), found without reading all that wait."""
+    seen_max = 2 * free + 16
+    waiting = yield from first_due(now, lane, seen_max, only)
+    if len(waiting) <= free:
+        return waiting
+    working: dict[int, int] = dict(
+        (
+            yield (
+                "SELECT root_id, COUNT(*) FROM sessions WHERE lane = ? AND owner IS NOT NULL GROUP BY root_id",
+                (lane,),
+            )
+        )
+    )
+    if len(waiting) == seen_max and not fair_share.is_settled(waiting, working, free):
+        # The oldest are mostly of one root: others may stand behind them.
+        roots = yield from roots_due(now, lane, ROOTS_MAX)
+        least = sorted(roots, key=lambda root: (working.get(root, 0), root))[:free]
+        each = min(free, 2 * -(-free // max(1, len(least))))
+        for root in least if len(roots) > 1 else ():
+            waiting += yield from first_due(now, lane, each, only, root)
+    return fair_share.in_order(waiting, working)[:free]
+
+
+def claim(now: float, worker_id: int, session_ids: Sequence[int]) -> Tx[Sequence[Row]]:
+    """Give sessions that are due this owner and a new fence, where no other transaction writes them.
+
+    Returns id, fence, budgets, model and agent of each."""
     return (
         yield (
-            # Materialized: PostgreSQL may run a plain subquery again for every row, and would then pass the limit.
-            "WITH first AS MATERIALIZED (SELECT id FROM sessions WHERE lane = ? AND owner IS NULL AND due <= ?"  # noqa: S608
-            f" {condition} ORDER BY due, id LIMIT ? {{skip}}) UPDATE sessions SET owner = ?, fence = fence + 1,"
-            " due = NULL, progress_at = COALESCE(progress_at, ?) WHERE id IN (SELECT id FROM first)"
-            " RETURNING id, fence, purses, model, agent_id",
-            (lane, now, *chosen, count, worker_id, now),
+            # Materialized: PostgreSQL may run a plain subquery again for every row.
+            "WITH first AS MATERIALIZED (SELECT id FROM sessions WHERE id {any} AND owner IS NULL AND due <= ? {skip})"
+            " UPDATE sessions SET owner = ?, fence = fence + 1, due = NULL, progress_at = COALESCE(progress_at, ?)"
+            " WHERE id IN (SELECT id FROM first) RETURNING id, fence, purses, model, agent_id",
+            (list(session_ids), now, worker_id, now),
         )
     )
 

@@ -222,7 +222,8 @@ NO_TRIAL: Final = Trial()
 def claim(
     now: float, worker_id: int, room: int, lanes: Sequence[Lane] = LANES, trial: Trial = NO_TRIAL
 ) -> Tx[list[Claimed]]:
-    """Oldest due first. The lane's row is locked, so that two workers never fill the same slot."""
+    """Interrupted runs first, then a fair share for each root. The lane's row is locked, so that two workers never fill
+    the same slot."""
     found = yield "SELECT draining FROM workers WHERE id = ? {lock}", (worker_id,)
     if not found:
         raise Stale(f"worker {worker_id} was declared dead")
@@ -281,7 +282,10 @@ def _claim_lane(
     free = min(cap - used[0][0], room)
     if free <= 0:
         return []
-    rows = yield from sessions.claim(now, lane.value, worker_id, free, only)
+    chosen = yield from sessions.choose(now, lane.value, free, only)
+    if not chosen:
+        return []
+    rows = yield from sessions.claim(now, worker_id, [session.id for session in chosen])
     return [Claimed(*row) for row in sorted(rows)]
 
 
