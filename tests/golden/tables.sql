@@ -112,6 +112,7 @@ CREATE INDEX sessions_history ON sessions(history) WHERE history IS NOT NULL;
 CREATE INDEX sessions_main ON sessions(id) WHERE is_task = 0;
 CREATE INDEX sessions_owner ON sessions(owner, lane) WHERE owner IS NOT NULL;
 CREATE INDEX sessions_parent ON sessions(parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX sessions_roots ON sessions(lane, root_id, due, id) WHERE owner IS NULL AND due IS NOT NULL;
 CREATE INDEX system_events_new ON system_events(session_id) WHERE taken_run IS NULL;
 CREATE INDEX tasks_alive ON tasks(root_id, depth)
   WHERE phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup';
