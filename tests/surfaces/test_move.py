@@ -131,6 +131,7 @@ def test_after_its_commit_a_move_can_only_be_finished(home: Path, tmp_path: Path
     assert typed("move", "--to", target, state=home).code == 0
     opened(target)
     assert "was moved to" in typed("move", "--to", tmp_path / "third", state=home).err
+    assert f"Not the current state: {home} was moved to {target}" in typed("ps", state=home).err
 
 
 def test_a_process_that_slept_through_the_move_can_write_nothing(

@@ -213,11 +213,15 @@ def source(state: Path | None, database: str | None = None) -> Iterator[Source]:
         say_unloaded(home, found.address)
         yield GatewaySource(found)
         return
+    from clutch.core.move import refusal
     from clutch.offline_reader import looking_at, looking_at_nothing
+    from clutch.transactions.workers import move_record
 
     say(found)
     is_fresh = discovery.is_fresh(home)
     with looking_at_nothing() if is_fresh else looking_at(home) as look:
+        if (why := refusal(look(move_record), str(home))) is not None:
+            say(f"Not the current state: {why}.")
         yield OfflineSource(look, named_state(home), is_fresh=is_fresh)
 
 
