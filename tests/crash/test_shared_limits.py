@@ -95,8 +95,11 @@ async def test_four_gateways_hold_one_limit_through_refusals_and_a_kill(
 class Gateway:
     """As much of a gateway as calls models."""
 
-    def __init__(self, db: PostgresStore, clock: DatabaseClock, worker_id: int, models: Throttled) -> None:
-        self.db, self.clock, self.worker_id, self.models = db, clock, worker_id, models
+    def __init__(
+        self, db: PostgresStore, clock: DatabaseClock, shared: KnownWorker, models: Throttled
+    ) -> None:
+        self.db, self.clock, self.shared, self.models = db, clock, shared, models
+        self.worker_id = shared.number or 0
 
     async def ask(self, key: str) -> str:
         return (await self.models.ask(asking(key), lambda _: None)).text
@@ -120,7 +123,7 @@ async def opened(dsn: str, url: str, bounds: Bounds, ahead_s: float = 0.0) -> As
         models = Throttled(direct, clock, {"here": bounds}, chance=lambda: 0.5, shared=shared)
         db.listen(models.hear)
         try:
-            yield Gateway(db, clock, worker_id, models)
+            yield Gateway(db, clock, shared, models)
         finally:
             await models.close()
             await direct.models.aclose()
@@ -129,9 +132,9 @@ async def opened(dsn: str, url: str, bounds: Bounds, ahead_s: float = 0.0) -> As
 class KnownWorker(StoredLimits):
     """A worker that only holds slots."""
 
-    number = 0
+    number: int | None = 0
 
-    def holder(self) -> int:
+    def holder(self) -> int | None:
         return self.number
 
 
@@ -162,6 +165,18 @@ async def until(is_so: Callable[[], object]) -> None:
 
 def reply(_: WireRequest) -> Behaviour:
     return Reply((Text("done"),))
+
+
+async def test_a_gateway_without_its_lease_sends_no_request(postgres_dsn: str) -> None:
+    """It was frozen: another gateway may have asked the same and committed the answer."""
+    async with Providers(reply) as seen, opened(postgres_dsn, seen.openai_url, Bounds()) as frozen:
+        number, frozen.shared.number = frozen.shared.number, None
+        error = await frozen.refused("call")
+        assert "lease" in str(error)
+        assert not error.is_sent
+        frozen.shared.number = number
+        assert await frozen.ask("call") == "done"
+        assert seen.log.count == 1
 
 
 async def test_what_one_gateway_learns_of_a_refusal_or_a_broken_provider_holds_for_all(

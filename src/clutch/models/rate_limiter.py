@@ -396,9 +396,14 @@ class _SharedLine(_Line):
 
     async def enter(self, key: str, tokens: int) -> tuple[Passage, _Place]:
         try:
-            return await super().enter(key, tokens)
+            passage, place = await super().enter(key, tokens)
         finally:
             self._ready.discard(key)
+        # A process that was frozen while it waited: another one may have asked the same and committed the answer.
+        if self._shared.holder() is None:
+            self.left(passage)
+            self._send_away(key, place, self._clock.now(), "the lease of this gateway is over")
+        return passage, place
 
     def hear(self, hint: Any) -> None:
         match hint:
