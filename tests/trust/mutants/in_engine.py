@@ -152,6 +152,28 @@ def _drops_late_text(report_late: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _free_lock_is_death(is_doubtful: Any, is_dead: Any) -> tuple[Any, ...]:
+    @wraps(is_dead)
+    def bug(peer: Any, beats: int, *, is_lock_free: bool) -> bool:
+        return is_lock_free or bool(is_dead(peer, beats, is_lock_free=is_lock_free))
+
+    @wraps(is_doubtful)
+    def always(peer: Any, beats: int) -> bool:
+        del peer, beats
+        return True
+
+    return always, bug
+
+
+def _heartbeats_unseen(observed: Any) -> tuple[Any, ...]:
+    @wraps(observed)
+    def bug(known: Any, rows: Any, beats: int) -> Any:
+        found = observed(known, rows, beats)
+        return {one: replace(peer, beats=known.get(one, peer).beats) for one, peer in found.items()}
+
+    return (bug,)
+
+
 MUTANTS = (
     Mutant(
         "late_text_dropped",
@@ -232,5 +254,21 @@ MUTANTS = (
         ("busy",),
         _late_mail,
         "some letters are acknowledged and not kept",
+    ),
+    Mutant(
+        "free_lock_buries",
+        ("clutch.core.workers.is_doubtful", "clutch.core.workers.is_dead"),
+        frozenset({"T19"}),
+        CRASHES,
+        _free_lock_is_death,
+        "a worker that lost its connection is declared dead, though it beats",
+    ),
+    Mutant(
+        "heartbeats_unseen",
+        ("clutch.core.workers.observed",),
+        frozenset({"T19"}),
+        CRASHES,
+        _heartbeats_unseen,
+        "a worker counts from the first time that it saw another one, whatever that one has done since",
     ),
 )
