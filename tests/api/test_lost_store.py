@@ -46,7 +46,9 @@ async def test_a_store_that_cannot_be_read_stops_the_start_and_nothing_is_delete
             database.write_bytes(b"not a database at all" * 1000)
         case _:
             with closing(sqlite3.connect(database)) as connection, connection:
-                connection.execute("UPDATE meta SET value = '9999' WHERE name = 'schema_version'")
+                connection.execute(
+                    "UPDATE meta SET value = '9999' WHERE name IN ('schema_version', 'compatible_from')"
+                )
     before = snapshot(state)
     with pytest.raises(ClutchError) as caught:
         async with Clutch(state=state, workspace=tmp_path, models=Echo()):

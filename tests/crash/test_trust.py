@@ -16,6 +16,7 @@ from tests.trust.kills.races import Outcome
 from tests.trust.kills.series import Total
 from tests.trust.kills.state_directory import DirectoryRounds
 from tests.trust.simulation import Simulated
+from tests.trust.thresholds import NOT_SIMULATED
 
 FIELDS = [
     "schema", "ok", "seed", "commit", "dirty", "versions", "wall_s", "sim_worlds", "sim_runs", "faults",
@@ -32,7 +33,7 @@ def simulated() -> Simulated:
     found.faults = dict.fromkeys(found.faults, 1_000)
     found.invariants = dict.fromkeys(found.invariants, 1_000)
     found.acts = dict.fromkeys(found.acts, 10)
-    found.edges = [str(edge) for edge in EDGES]
+    found.edges = [str(edge) for edge in EDGES - NOT_SIMULATED]
     return found
 
 

@@ -104,7 +104,7 @@ def test_an_accepted_task_that_is_gone_is_seen(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "left",
     [
-        "INSERT INTO workers VALUES(9, 0, 'host', 1, '0', 0)",
+        "INSERT INTO workers(id, lease_until, host, pid, version, started_at) VALUES(9, 0, 'host', 1, '0', 0)",
         "INSERT INTO runs(id, session_id, generation, by_person, started_at) VALUES(9, 1, 1, 0, 0)",
         "UPDATE tasks SET wake_at = 5",
         "INSERT INTO inbox(session_id, idem, kind, silent, body, route, at, ready_at, seen)"

@@ -96,12 +96,13 @@ REPORTS = {
     "why": ("TASK",), "logs": ("TASK",), "replay": ("TASK",), "export": ("TASK",), "doctor": (), "token": (),
     "config check": (), "config explain": ("announce.queue.mode",), "config schema": (), "gc": ("--dry-run",),
     "backup": ("NEW",), "restore": ("BACKUP",), "import openclaw": ("NEW", "--dry-run"),
-    "spawn": ("x", "--dry-run"), "open": ("--print",), "devices": (), "run": ("quick one", "--wait"), "demo": (),
+    "spawn": ("x", "--dry-run"), "open": ("--print",), "devices": (), "nodes": (),
+    "run": ("quick one", "--wait"), "demo": (),
 }  # fmt: skip
 #: Commands that act, serve or talk: what they say about it is a message.
 OTHERS = {
     "init", "chat", "mcp", "attach", "steer", "send", "pause", "resume", "kill", "retry", "continue", "answer",
-    "approve", "reject", "redeliver", "dismiss", "archive", "delete", "remove", "rm", "serve", "stop", "drain",
+    "approve", "reject", "redeliver", "dismiss", "archive", "delete", "remove", "rm", "serve", "stop", "drain", "move",
 }  # fmt: skip
 #: Footers of lists, steps on the way, and what to type next.
 MESSAGES = re.compile(

@@ -34,7 +34,8 @@ async def test_workers_queues_and_size_are_counted(world: World, main: int) -> N
 
 
 async def test_a_worker_is_stale_when_its_lease_is_over(world: World, main: int) -> None:
-    (one,) = (await world.db.read(status.state, not isinstance(world.db, PostgresStore))).workers
+    await world.hire(lease_s=5.0)
+    (_, one) = (await world.db.read(status.state, not isinstance(world.db, PostgresStore))).workers
     now = world.clock.now()
     assert not one.is_stale(one.id, now)
     assert one.is_stale(one.id, now + 6)
@@ -48,6 +49,7 @@ async def test_the_age_of_the_queue_and_leases_that_ran_out_are_counted(world: W
         found = await world.db.read(status.counts)
         return found.leases_expired, found.oldest_queued_s
 
+    await world.hire(lease_s=5.0)
     assert await told() == (0, 0.0)
     await world.child(main, "waits")
     world.clock.advance(3)

@@ -80,6 +80,7 @@ async def test_lane_full(world: World, main: int) -> None:
 
 
 async def test_lease(world: World, main: int) -> None:
+    await world.hire(lease_s=5.0)
     run = await world.started(main)
     world.clock.advance(6)
     assert await gate(world, run.session_id) is Gate.LEASE

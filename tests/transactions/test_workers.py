@@ -8,6 +8,7 @@ import pytest
 
 from clutch.core.diagnosis import Gate
 from clutch.core.model import Lane, Outcome, Phase
+from clutch.core.workers import NO_LEASE_S
 from clutch.transactions import turn_begin, workers
 from clutch.transactions.read import why
 from clutch.transactions.sessions import OwnedRun, Stale
@@ -202,8 +203,10 @@ async def test_peek_writes_nothing_and_says_what_comes_next(world: World, main: 
     assert (await world.peek()).alarm_at == now + 80
     await world.tell(main, "hello")
     assert (await world.peek()).unseen == (main,)
+    await world.hire(lease_s=5.0)
+    assert list((await world.peek()).others.values()) == [(now + NO_LEASE_S, 0)]
     await world.hire()
-    assert list((await world.peek()).others.values()) == [(now + 5, 0)]
+    assert sorted((await world.peek()).others.values()) == [(now + 5, 0), (now + NO_LEASE_S, 0)]
 
 
 async def test_paused_session_that_was_interrupted_is_released_again(world: World, main: int) -> None:

@@ -20,6 +20,7 @@ from clutch.core.messages import Answer, Call, Entry, Input, Message, Result, Re
 from clutch.core.model import LetterKind, Phase, Task, reason_text
 from clutch.core.policy import Policy
 from clutch.core.spawn import SpawnRefusal, SpawnRequest
+from clutch.core.workers import NO_LEASE_S
 from clutch.store.transaction import Database, Row, Tx
 from clutch.testing.clock import FakeClock
 from clutch.transactions import inbox, sessions, task_files, tasks, turn, turn_begin, turn_end, wake, workers
@@ -214,7 +215,7 @@ class World:
 
     # ---- people and workers --------------------------------------------------------------------------
 
-    async def hire(self, lease_s: float = 5.0) -> int:
+    async def hire(self, lease_s: float = NO_LEASE_S) -> int:
         """A new worker; from now on it is the one that claims."""
         self.worker = await self.db.alone(workers.next_number)
         await self.db.alone(workers.register, self.worker, lease_s, "host", 1, version="0")
