@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.trust.kills.points import RECOVERY
@@ -49,8 +49,11 @@ class KillPlan:
 
 
 class Chooser:
-    def __init__(self, dice: random.Random, points: Sequence[str]) -> None:
-        self.dice = dice
+    """`takeover_s`: how long a new process waits before it takes over from a dead one. A life that ends earlier finds
+    no work in progress."""
+
+    def __init__(self, dice: random.Random, points: Sequence[str], takeover_s: float = 0.0) -> None:
+        self.dice, self._takeover_s = dice, takeover_s
         self._startup_s = _FIRST_GUESS_S
         self._hits = Counter(dict.fromkeys(points, 0))
 
@@ -65,19 +68,19 @@ class Chooser:
     def choose(self, *, is_first: bool) -> KillPlan:
         kind = self.dice.random()
         if kind < _RANDOM_SHARE:
-            return self._timed(_RANDOM)
+            return self._timed(_RANDOM, idle_s=0.0 if is_first else self._takeover_s)
         if kind < _RANDOM_SHARE + _EARLY_SHARE and not is_first:
             return self._timed(_EARLY)
         if kind < _RANDOM_SHARE + _EARLY_SHARE + _UNBORN_SHARE and not is_first:
             return self._timed(_UNBORN, from_birth=True)
         possible = [point for point in self._hits if not (is_first and point in _ONLY_LATER)]
         point = min(possible, key=lambda one: (self._hits[one], self.dice.random()))
-        return self._timed(_POINT, point=point, nth=self._nth(point))
+        timed = self._timed(_POINT, idle_s=0.0 if is_first else self._takeover_s)
+        return replace(timed, point=point, nth=self._nth(point))
 
-    def _timed(
-        self, span: tuple[float, float], point: str = "", nth: int = 1, *, from_birth: bool = False
-    ) -> KillPlan:
-        return KillPlan(point, nth, self.dice.uniform(*span) * self._startup_s, from_birth)
+    def _timed(self, span: tuple[float, float], *, idle_s: float = 0.0, from_birth: bool = False) -> KillPlan:
+        after_s = idle_s + self.dice.uniform(*span) * self._startup_s
+        return KillPlan(after_s=after_s, from_birth=from_birth)
 
     def _nth(self, point: str) -> int:
         side, _, name = point.partition(":")

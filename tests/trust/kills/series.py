@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from clutch.core.workers import BEATS_PER_LEASE, FREE_LOCK_BEATS
 from clutch.testing.postgres import temporary_server
 from tests.trust.kills.backends import Backend, PostgresBackend, SqliteBackend
 from tests.trust.kills.checks import CheckResult
@@ -26,7 +27,7 @@ from tests.trust.kills.client import client_process
 from tests.trust.kills.harness import Report, Story
 from tests.trust.kills.plans import Chooser
 from tests.trust.kills.points import COMMIT, POINTS
-from tests.trust.kills.story import story_tools
+from tests.trust.kills.story import POLICY, story_tools
 from tests.trust.kills.victim import prepare
 from tests.trust.processes import progress, start
 
@@ -59,7 +60,8 @@ def kill_for(order: Order) -> Report:
     gc.freeze()  # what victims only read stays shared with this process
     report = Report("sqlite" if order.database is None else "postgres")
     stage: Backend = SqliteBackend() if order.database is None else PostgresBackend(order.database)
-    chooser = Chooser(random.Random(order.seed), order.points)
+    takeover_s = 0.0 if order.database is None else FREE_LOCK_BEATS * POLICY.work.lease_s / BEATS_PER_LEASE
+    chooser = Chooser(random.Random(order.seed), order.points, takeover_s)
     started, shown = time.monotonic(), 0
     with client_process() as (client, _):
         while not _is_enough(order, report):
