@@ -21,8 +21,8 @@ from tests.chaos.witness import Findings, Witness, percentile
 SCHEMA: Final = "clutch.chaos/1"
 SETTLE_SHARE: Final = 0.25  #: of the run, at most a minute, is left for work that the faults held up
 SETTLE_S: Final = 60.0
-#: Beyond this, work that is not delivered counts as lost.
-SETTLE_MAX_S: Final = 150.0
+#: Beyond this, work that is not delivered counts as lost. After a 429 gateways ask slowly for a minute and more.
+SETTLE_MAX_S: Final = 200.0
 LOOK_S: Final = 0.5
 
 
