@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import asyncpg
 import pytest
 
 from clutch.errors import StoreLost
 from clutch.store.postgres import PostgresStore
+from clutch.store.postgres_clock import DatabaseClock
 from clutch.store.postgres_connection import PostgresSettings
 from clutch.store.transaction import LOOK
 from clutch.testing.postgres import PostgresServer, temporary_server
@@ -201,3 +203,77 @@ async def test_a_server_that_stays_away_is_told_after_the_patience(own_server: P
             assert isinstance(await settled(call), StoreLost)
         await asyncio.to_thread(own_server.start)
         assert await store.tx(1, t.bump, 1)
+
+
+async def until_disconnected(stranger: asyncpg.Connection) -> None:
+    """Return when this database has no connection but the stranger's; the server needs a moment to see an end."""
+    others = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        while await stranger.fetchval(others):
+            pass
+
+
+class HeldClock(DatabaseClock):
+    """Once it is held, no measurement ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_held, self.asked = False, asyncio.Event()
+
+    async def measure(self, raw: Any) -> None:
+        await super().measure(raw)
+        if self.is_held:
+            self.asked.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_cancelled_close_closes_every_connection(
+    postgres_dsn: str, stranger: asyncpg.Connection
+) -> None:
+    store = await PostgresStore(postgres_dsn, TickingClock(), schema=SCHEMA).open()
+    await store.alone(t.create, 1)
+    await store.lives.hold(1)
+    await asyncio.gather(*(store.read(t.value_of, 1) for _ in range(4)))
+    async with stranger.transaction():
+        await stranger.execute("SELECT * FROM counters WHERE id = 1 FOR UPDATE")
+        last = asyncio.ensure_future(store.tx(1, t.bump, 1))
+        await until_waiting(stranger)
+        closing = asyncio.ensure_future(store.close())
+        for _ in range(2):  # a caller may be cancelled more than once
+            await asyncio.sleep(0)
+            closing.cancel()
+    assert isinstance(await settled(closing), asyncio.CancelledError), "the caller is still cancelled"
+    assert isinstance(await settled(last), float), "what was asked before the close is committed"
+    await until_disconnected(stranger)
+
+
+async def test_a_read_that_is_cancelled_while_it_connects_leaves_no_connection(
+    postgres_dsn: str, stranger: asyncpg.Connection
+) -> None:
+    clock = HeldClock()
+    async with PostgresStore(postgres_dsn, clock, schema=SCHEMA) as store:
+        clock.is_held = True
+        reading = asyncio.ensure_future(store.read(t.value_of, 1))
+        await clock.asked.wait()
+        reading.cancel()
+        assert isinstance(await settled(reading), asyncio.CancelledError)
+    await until_disconnected(stranger)
+
+
+async def test_close_does_not_wait_for_a_server_that_is_away(own_server: PostgresServer) -> None:
+    settings = PostgresSettings(patience_s=10 * PATIENCE_S)
+    store = await PostgresStore(own_server.dsn(), TickingClock(), schema=SCHEMA, settings=settings).open()
+    await store.alone(t.create, 1)
+    await asyncio.to_thread(own_server.crash)
+    calls = [
+        store.tx(1, t.bump, 1),
+        store.alone(t.bump, 1),
+        store.alone(t.bump, 1),
+        store.read(t.value_of, 1),
+    ]
+    waiting = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0)
+    assert await settled(store.close()) is None
+    assert [type(await settled(one)) for one in waiting] == [StoreLost] * 4

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from clutch.contain import BackgroundTasks
+from clutch.contain import BackgroundTasks, to_the_end
 from clutch.errors import StoreBusy, StoreError, StoreLost
 from clutch.ports import Clock
 from clutch.store import dialect
@@ -34,7 +34,7 @@ from clutch.store.jobs import (
     new_job,
     tell,
 )
-from clutch.store.postgres_address import LockSpace, parse_address
+from clutch.store.postgres_address import LockSpace, PostgresAddress, parse_address
 from clutch.store.postgres_checks import check_server, connected, ensure_schema, schema_of, suited
 from clutch.store.postgres_clock import DatabaseClock
 from clutch.store.postgres_connection import (
@@ -208,6 +208,7 @@ class PostgresStore:
 
     lives: PostgresLives  #: once it is open
     _hints: HintExchange
+    _exchanging: asyncio.Task[None]
 
     def __init__(
         self,
@@ -229,7 +230,6 @@ class PostgresStore:
         self._reader_slots = asyncio.Semaphore(self._settings.readers)
         self._tasks = BackgroundTasks()
         self._pumping: list[asyncio.Task[None]] = []
-        self._exchanging: asyncio.Task[None] | None = None
         self._is_open = False
 
     async def open(self) -> Self:
@@ -249,7 +249,11 @@ class PostgresStore:
         self._pumping = [self._tasks.call(pump.run(), "clutch-pump") for pump in pumps]
         self._exchanging = self._tasks.call(self._hints.run(listening), "clutch-hints")
         self._is_open = True
-        await listening.wait()
+        try:
+            await listening.wait()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aenter__(self) -> Self:
@@ -288,9 +292,14 @@ class PostgresStore:
         self._listeners.append(callback)
 
     async def close(self) -> None:
-        if not self._is_open or self._exchanging is None:
-            return
-        self._is_open = False
+        """Commit what was asked, then close every connection, also if the caller is cancelled meanwhile.
+
+        A server that is away is not waited for: callers get StoreLost after one more try."""
+        if self._is_open:
+            self._is_open = False
+            await to_the_end(self._end())
+
+    async def _end(self) -> None:
         self._shared.close()
         self._alone.close()
         # A pump ends when its queue is empty. Its commits send hints, so the exchange of hints ends after the pumps.
@@ -300,27 +309,30 @@ class PostgresStore:
         await self.lives.close()
         for _ in range(self._settings.readers):
             await self._reader_slots.acquire()
-        for link in self._idle_readers:
-            await link.close()
+        await asyncio.gather(*(link.close() for link in self._idle_readers))
 
     def _refuse_closed(self) -> None:
         if not self._is_open:
             raise StoreError("the store is closed")
 
     async def _connect(self) -> Link:
-        return await self._measured(await connect_patiently(self._address, self._shared_settings))
+        return await self._connect_to(self._address, self._shared_settings)
 
     async def _connect_directly(self) -> Link:
-        return await self._measured(await connect_patiently(self._address.session, self._settings))
+        return await self._connect_to(self._address.session, self._settings)
 
-    async def _measured(self, link: Link) -> Link:
-        """Measure the clock of the server, which may be another one than before."""
+    async def _connect_to(self, address: PostgresAddress, settings: PostgresSettings) -> Link:
+        """Connect, and measure the clock of the server, which may be another one than before."""
+        link = await connect_patiently(address, settings, lambda: self._is_open)
         if isinstance(self._clock, DatabaseClock):
             try:
                 await self._clock.measure(link.raw)
             except TROUBLE as error:
                 link.drop()
                 raise StoreLost(f"the database went away ({error}); nothing was sent") from error
+            except BaseException:  # a cancelled caller: no other one knows this connection
+                link.drop()
+                raise
         return link
 
     async def _prepare(self) -> LockSpace:
@@ -363,30 +375,31 @@ class PostgresStore:
         tell(self._listeners, hints)
 
     async def _look(self, start: Start) -> TransactionOutcome:
-        for _ in range(_READ_TRIES):
-            async with self._reader() as link:
-                try:
-                    (outcome,) = await link.transact([start], self._clock.now(), BEGIN_READING)
-                except Spoiled as spoiled:
-                    return TransactionOutcome(error=spoiled.cause)
-                except (DeadConnection, StoreLost):
-                    continue
-                return outcome
+        # One slot for all tries: close() takes every slot for good, also one that is free between two tries.
+        async with self._reader_slots:
+            for _ in range(_READ_TRIES):
+                async with self._reader() as link:
+                    try:
+                        (outcome,) = await link.transact([start], self._clock.now(), BEGIN_READING)
+                    except Spoiled as spoiled:
+                        return TransactionOutcome(error=spoiled.cause)
+                    except (DeadConnection, StoreLost):
+                        continue
+                    return outcome
         return TransactionOutcome(
             error=StoreLost("the connection to the database was lost while reading; try again")
         )
 
     @asynccontextmanager
     async def _reader(self) -> AsyncIterator[Link]:
-        async with self._reader_slots:
-            link = self._idle_readers.pop() if self._idle_readers else await self._connect()
-            try:
-                yield link
-            finally:
-                if link.is_lost:
-                    self._forget_idle_readers()
-                else:
-                    self._idle_readers.append(link)
+        link = self._idle_readers.pop() if self._idle_readers else await self._connect()
+        try:
+            yield link
+        finally:
+            if link.is_lost:
+                self._forget_idle_readers()
+            else:
+                self._idle_readers.append(link)
 
     def _forget_idle_readers(self) -> None:
         """What broke one connection has mostly broken all."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -295,8 +295,11 @@ def _watch_socket(raw: Any) -> None:
             wire.setsockopt(getattr(socket, level), getattr(socket, name), value)
 
 
-async def connect_patiently(address: PostgresAddress, settings: PostgresSettings) -> Link:
-    """A new connection, however long the server needs to come back, within the patience of the settings."""
+async def connect_patiently(
+    address: PostgresAddress, settings: PostgresSettings, is_wanted: Callable[[], bool] = lambda: True
+) -> Link:
+    """A new connection, however long the server needs to come back, within the patience of the settings and while it
+    is wanted. A server that can be reached is connected to in any case."""
     loop = asyncio.get_running_loop()
     give_up_at, pause_s = loop.time() + settings.patience_s, _FIRST_PAUSE_S
     while True:
@@ -307,7 +310,7 @@ async def connect_patiently(address: PostgresAddress, settings: PostgresSettings
         except TROUBLE as error:
             if "statement pooling mode" in str(error):
                 raise UnsupportedStore(_STATEMENT_POOLER) from error
-            if loop.time() + pause_s > give_up_at:
+            if loop.time() + pause_s > give_up_at or not is_wanted():
                 raise StoreLost(
                     f"the database cannot be reached ({reason(error)}); nothing was sent"
                 ) from error
