@@ -204,7 +204,7 @@ def test_a_plan_is_rejected_with_a_reason_and_a_question_is_answered_by_its_numb
         person.until("heard: ask")
         task = spawned(here.client, "think first", planMode=True, label="planner")
         person.until_row("Needs approval: planner .*")
-        person.until_row("a approves · r rejects · Esc later")
+        person.until_row("a approves · r rejects · Esc later · the answer waits for this plan")
         person.type("r")
         person.until_row("reason>")
         person.type("too long\r")

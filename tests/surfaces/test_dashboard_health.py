@@ -168,7 +168,7 @@ def test_a_change_that_needs_a_restart_is_named_with_its_remedy(db: Served, page
     port = box.locator(".findings li").filter(has_text="gateway.port: needs restart")
     expect(port).to_contain_text("In the file: 26001")
     expect(port).to_contain_text(re.compile("Remedy: .*pid"))
-    hidden = box.locator(".findings li").filter(has_text="database: needs restart")
+    hidden = box.locator(".findings li").filter(has_text="database.url: needs restart")
     expect(hidden).to_contain_text('In the file: "***"')
     expect(box).to_contain_text("The program that runs this gateway sets policy")
     expect(part(page, "Problems")).to_be_hidden()  # the config has a part of its own

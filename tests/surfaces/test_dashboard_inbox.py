@@ -282,7 +282,8 @@ def test_a_decided_card_stays_until_its_place_is_not_below_the_pointer(db: Serve
     with page.expect_response("**/v1/inbox"):
         decide(db, items[0])
     expect(first).to_contain_text("Decided elsewhere, or withdrawn")
-    page.clock.run_for(20_000)
+    # Twice as long as a decided card stays here (`hasten`), and too short for the page to miss the stream's `alive`.
+    page.clock.run_for(2_500)
     assert last.bounding_box() == before
     page.mouse.move(400, 60)  # above the cards: nothing below the pointer moves
     page.clock.run_for(1_000)

@@ -356,17 +356,21 @@ def test_s27_what_cannot_be_seen_is_shown_as_an_escape(db: Served, page: Page) -
 
 @pytest.mark.parametrize("piece", ["[", "![", "[a](", "*a ", "_a ", "~~a", "`a``", "**a", "# a"])
 def test_a_text_of_open_marks_does_not_freeze_the_page(page: Page, piece: str) -> None:
+    """Four times the text takes about four times as long; going back over it takes sixteen times."""
     script = """async (piece) => {
         const { renderMarkdown } = await import("/web/markdown.js");
-        const text = Array(10).fill(piece.repeat(19900 / piece.length)).join("\\n\\n");
-        const spaces = " ".repeat(99999);
-        const begun = performance.now();
-        const { length } = renderMarkdown(`${text}\\n# a${spaces}b\\n|\\n-${spaces}-`).textContent;
-        return [length > 0, performance.now() - begun];
+        const took = (size) => {
+            const text = Array(10).fill(piece.repeat(size / piece.length)).join("\\n\\n");
+            const spaces = " ".repeat(5 * size);
+            const begun = performance.now();
+            const { length } = renderMarkdown(`${text}\\n# a${spaces}b\\n|\\n-${spaces}-`).textContent;
+            return length > 0 ? performance.now() - begun : Infinity;
+        };
+        const least = (size) => Math.min(...[1, 2, 3].map(() => took(size)));
+        return [least(4975), least(19900)];
     }"""
-    is_shown, took_ms = page.evaluate(script, piece)
-    assert is_shown
-    assert took_ms < 10_000  # on a busy machine; a freeze takes minutes
+    small_ms, large_ms = page.evaluate(script, piece)
+    assert large_ms < 10 * max(small_ms, 5.0), "5 ms: a timer of a browser is coarse"
 
 
 def test_s26_no_word_of_a_child_is_ever_run_or_fetched(db: Served, page: Page) -> None:
