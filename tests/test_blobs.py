@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -10,14 +11,17 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from clutch import Clutch
 from clutch.blobs import DirectoryBlobs, FileStoreSettings, ObjectBlobs, SizedBlobs, large_blobs
 from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Side
+from clutch.core.messages import Answer, Call, Results
 from clutch.engine.task_files import DatabaseBlobs
 from clutch.errors import InvalidInput
-from clutch.ports import Blobs, FilesFailed
+from clutch.ports import Blobs, FilesFailed, ModelRequest, OnDelta
 from clutch.tools.shared_files import SharedTaskFiles
 from clutch.tools.task_files import LocalTaskFiles
 from clutch.wiring.engine import SystemClock
+from tests.patience import PATIENCE_S
 from tests.postgres_server import postgres_dsn, postgres_server
 
 __all__ = ["postgres_dsn", "postgres_server"]
@@ -168,3 +172,44 @@ async def test_files_stay_local_while_the_store_does_not_answer(tmp_path: Path) 
     files = SharedTaskFiles(LocalTaskFiles(tmp_path / "here"), DirectoryBlobs(tmp_path / "shared"))
     await files.put(VERSION, [Attachment("notes.md", b"given")])
     assert (Path(files.path(VERSION)) / "in" / "notes.md").read_bytes() == b"given"
+
+
+# ---- a task on two machines -----------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads the attachment of its task, and says what it read. `started` never answers: its machine dies before."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self.started, self._answers = asyncio.Event(), answers
+
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        del on_delta
+        self.started.set()
+        if not self._answers:
+            await asyncio.Event().wait()
+        said = request.transcript[-1]
+        if isinstance(said, Results):
+            return Answer(said.results[0].text)
+        return Answer("", (Call("read", {"path": "/task/in/notes.md"}),), stop="tools")
+
+
+@pytest.mark.postgres
+async def test_task_resumes_on_another_machine_with_its_files(tmp_path: Path, postgres_dsn: str) -> None:
+    def machine(name: str, model: Reader) -> Clutch:
+        (tmp_path / "work").mkdir(exist_ok=True)
+        return Clutch(
+            state=tmp_path / name,
+            database=postgres_dsn,
+            workspace=tmp_path / "work",
+            models=model,
+            serve=False,
+        )
+
+    first, second = Reader(answers=False), Reader(answers=True)
+    async with machine("first", first) as c:
+        task = await c.spawn("read it", attachments={"notes.md": "given on the first machine"})
+        await first.started.wait()
+    async with machine("second", second) as c:
+        result = await (await c.get(task.id)).result(timeout=PATIENCE_S)
+    assert "given on the first machine" in (result.text or "")

@@ -26,7 +26,7 @@ from clutch.engine.services import Services
 from clutch.engine.task_files import hand_over
 from clutch.errors import StoreError
 from clutch.logs import logger
-from clutch.ports import Delta, DeltaKind, ToolSpec
+from clutch.ports import Delta, DeltaKind, FilesFailed, ToolSpec
 from clutch.store.transaction import Tx
 from clutch.transactions import turn as turn_tx
 from clutch.transactions import turn_end, usage
@@ -162,6 +162,15 @@ class OpenRun:
         """The directory of its task. A main session has none."""
         files = self.services.files
         return None if files is None or not self.about.depth else files.path(self._file_version)
+
+    async def fetch_files(self) -> None:
+        """Bring the files of its task here: the turn before may have run on another machine. What cannot be had is
+        missing for the tools, and they say so."""
+        if self.services.files is not None and self.about.has_files:
+            try:
+                await self.services.files.fetch(self._file_version)
+            except FilesFailed as error:
+                log.warning("Files of session %d not fetched: %s", self.session_id, error)
 
     async def hand_over(self) -> None:
         """Store the list of the files in `out/`, before the end of the task is committed."""

@@ -70,6 +70,7 @@ async def _open(services: Services, claimed: Claimed, begun: Begun, interrupt: I
         # Another worker took over since: the transcript read here may hold calls that are its own to run.
         raise Stale(f"session {claimed.session_id} is owned by another worker now")
     run = OpenRun(services, claimed, begun, about, interrupt)
+    await run.fetch_files()
     await run.load_system_prompt()
     return run
 

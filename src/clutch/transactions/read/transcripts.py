@@ -51,19 +51,20 @@ class Briefing:
     compact_at: int | None = None  #: a summary is wanted of what was said up to here
     model_asked: str | None = None  #: by the spawn itself
     shelf: int = 0  #: which of its directories its files lie in
+    has_files: bool = False  #: was given some, or handed some over in an earlier attempt
 
 
 def briefing(now: float, session_id: int) -> Tx[Briefing]:
     del now
     rows = yield (
         "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base,"
-        " s.run_id, s.fence, s.thinking, s.purses, t.spec, s.compact_at, t.shelf"
+        " s.run_id, s.fence, s.thinking, s.purses, t.spec, s.compact_at, t.shelf, t.files"
         " FROM sessions s LEFT JOIN tasks t ON t.id = s.id LEFT JOIN sessions p ON p.id = s.parent_id"
         " WHERE s.id = ?",
         (session_id,),
     )
     key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, *where = rows[0]
-    base, run_id, fence, thinking, purses, spec, compact_at, shelf = where
+    base, run_id, fence, thinking, purses, spec, compact_at, shelf, files = where
     asked = json.loads(spec) if spec else {}
     said = yield (
         "SELECT kind, body, run_id FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
@@ -92,6 +93,7 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         compact_at=compact_at,
         model_asked=asked.get("model"),
         shelf=shelf or 0,
+        has_files=bool(asked.get("attachments") or files),
     )
 
 
