@@ -167,6 +167,22 @@ async def test_another_machine_reads_and_fetches_the_files_of_a_task(tmp_path: P
     assert await blobs.keys("tasks") == []
 
 
+async def test_file_of_the_turn_that_ended_wins_over_one_of_a_turn_that_was_lost(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path / "shared")
+    lost, last = (
+        SharedTaskFiles(LocalTaskFiles(tmp_path / name), blobs) for name in ("lost machine", "last machine")
+    )
+    for files, text in ((lost, b"half"), (last, b"whole")):
+        out = Path(files.path(VERSION)) / Side.OUT
+        out.mkdir(parents=True)
+        (out / "report.txt").write_bytes(text)
+    await last.handed(VERSION, AttachmentRules())
+    assert await lost.read(VERSION, "report.txt") == b"whole"
+    await last.put(VERSION, [Attachment("notes.md", b"given")])
+    assert await lost.fetch(VERSION)
+    assert (Path(lost.path(VERSION)) / "in" / "notes.md").read_bytes() == b"given"
+
+
 async def test_files_stay_local_while_the_store_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "shared").write_text("not a directory")
     files = SharedTaskFiles(LocalTaskFiles(tmp_path / "here"), DirectoryBlobs(tmp_path / "shared"))

@@ -1,14 +1,16 @@
 """The files of tasks in a fleet: on the disk of the machine that works, and as blobs for every other one.
 
 What was given goes to the blobs at the spawn, what is handed over at the end of the task. A blob store that does not
-answer fails no task: its files stay where they are, and the machine that has them keeps the task."""
+answer fails no task: its files stay on the machine that has them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 from clutch.core import ids
-from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Handed, Side
+from clutch.core.attachments import MANIFEST, Attachment, AttachmentRules, FileVersion, Handed, Side
 from clutch.logs import logger
 from clutch.ports import Blobs, FilesFailed
 from clutch.tools.task_files import LocalTaskFiles
@@ -27,17 +29,19 @@ class SharedTaskFiles(LocalTaskFiles):
 
     async def handed(self, version: FileVersion, rules: AttachmentRules) -> Handed:
         handed = await super().handed(version, rules)
-        contents = [Attachment(file.name, await self.read(version, file.name)) for file in handed.files]
+        local = super().read
+        contents = [Attachment(file.name, await local(version, file.name)) for file in handed.files]
         await self._upload(version, Side.OUT, contents)
         return handed
 
     async def read(self, version: FileVersion, name: str) -> bytes:
+        # What was handed over comes first: this machine may have an older file, of a turn that another one took over.
+        content = await self._blobs.get(_key(version, Side.OUT, name))
+        if content is not None:
+            return content
         if self.exists(version):
             return await super().read(version, name)
-        content = await self._blobs.get(_key(version, Side.OUT, name))
-        if content is None:
-            raise FilesFailed("files: the machine that has it is gone, and no copy was stored")
-        return content
+        raise FilesFailed("files: the machine that has it is gone, and no copy was stored")
 
     async def remove(self, version: FileVersion, *sides: Side) -> None:
         await super().remove(version, *sides)
@@ -45,13 +49,14 @@ class SharedTaskFiles(LocalTaskFiles):
             await self._blobs.delete(folder)
 
     async def fetch(self, version: FileVersion) -> bool:
-        if not self.exists(version):
-            for side in Side:
-                keys = await self._blobs.keys(_folder(version, side))
-                found = [(key.rpartition("/")[2], await self._blobs.get(key)) for key in keys]
-                files = [Attachment(name, content) for name, content in found if content is not None]
-                if files:
-                    await self.restore(version, side, files)
+        here = Path(self.path(version))
+        for side, sign in ((Side.IN, here / Side.IN / MANIFEST), (Side.OUT, here / Side.OUT)):
+            if await asyncio.to_thread(sign.exists):
+                continue
+            keys = await self._blobs.keys(_folder(version, side))
+            found = [(key.rpartition("/")[2], await self._blobs.get(key)) for key in keys]
+            if files := [Attachment(name, content) for name, content in found if content is not None]:
+                await self.restore(version, side, files)
         return self.exists(version)
 
     async def _upload(self, version: FileVersion, side: Side, files: Sequence[Attachment]) -> None:
