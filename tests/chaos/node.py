@@ -133,6 +133,10 @@ class Node:
             except TimeoutError:
                 await self.kill()
 
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.returncode
+
     def client(self) -> GatewayClient | None:
         """None: it does not answer now."""
         if not self.is_up:

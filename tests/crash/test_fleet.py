@@ -125,3 +125,14 @@ async def test_no_living_gateway_is_buried_when_the_server_restarts_and_another_
         assert sorted(row[1] for row in after) == [-1.0, 0.0, 1.0, 1.0]
         await fleet.check_results(6)
         assert fleet.answered_twice() == []
+
+
+async def test_a_gateway_stops_while_the_server_is_away(tmp_path: Path) -> None:
+    """It has work that it cannot hand over."""
+    async with fleet_on(tmp_path) as fleet:
+        node = await fleet.join()
+        await fleet.spawn(connect(node.home), range(6))
+        await fleet.provider.ledger.busy(node.name)
+        await asyncio.to_thread(fleet.server.crash)
+        await node.leave()
+        assert node.exit_code == 0

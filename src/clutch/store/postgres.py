@@ -217,7 +217,9 @@ class PostgresStore:
         *,
         schema: Path = dialect.SCHEMA,
         settings: PostgresSettings | None = None,
+        stopping: asyncio.Event | None = None,
     ) -> None:
+        """`stopping`: from the moment it is set, a server that is away is not waited for."""
         self.stats = DatabaseStats()
         self._address = parse_address(dsn)
         self._clock = clock
@@ -231,6 +233,7 @@ class PostgresStore:
         self._tasks = BackgroundTasks()
         self._pumping: list[asyncio.Task[None]] = []
         self._is_open = False
+        self._stopping = stopping or asyncio.Event()
 
     async def open(self) -> Self:
         """Check the server, migrate, then start serving. Returns when hints of other processes are received."""
@@ -323,7 +326,9 @@ class PostgresStore:
 
     async def _connect_to(self, address: PostgresAddress, settings: PostgresSettings) -> Link:
         """Connect, and measure the clock of the server, which may be another one than before."""
-        link = await connect_patiently(address, settings, lambda: self._is_open)
+        link = await connect_patiently(
+            address, settings, lambda: self._is_open and not self._stopping.is_set()
+        )
         if isinstance(self._clock, DatabaseClock):
             try:
                 await self._clock.measure(link.raw)

@@ -93,7 +93,13 @@ def home_of(state: Path | str | None) -> Path:
 
 
 async def open_store(
-    stack: AsyncExitStack, home: Path, database: str | None, clock: Clock, policy: Policy
+    stack: AsyncExitStack,
+    home: Path,
+    database: str | None,
+    clock: Clock,
+    policy: Policy,
+    *,
+    stopping: asyncio.Event | None = None,
 ) -> tuple[Database, Lives | None]:
     """Open the database for work. Raises StoreMoved."""
     if database is not None:
@@ -103,7 +109,8 @@ async def open_store(
         # A worker frozen inside a transaction must have lost its row locks before others take over.
         within_lease = 0.8 * policy.work.lease_s
         settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
-        store = await stack.enter_async_context(PostgresStore(database, clock, settings=settings))
+        opening = PostgresStore(database, clock, settings=settings, stopping=stopping)
+        store = await stack.enter_async_context(opening)
         await store.read(workers.check_open)
         return store, store.lives
     file = await open_file(stack, home, clock)
@@ -423,7 +430,7 @@ async def running_engine(
         guard_imports(policy, home)
     policy, channels = _hooked(hooks, policy, channels)
     async with AsyncExitStack() as stack:
-        db, lives = await open_store(stack, home, database, clock, policy)
+        db, lives = await open_store(stack, home, database, clock, policy, stopping=(stop := asyncio.Event()))
         await asyncio.to_thread(_hide, home, database)
         shared = StoredLimits(db)
         if models is None:
@@ -449,6 +456,7 @@ async def running_engine(
             mentions=WorkspaceMentions(),
             results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,
+            stopping=stop,
             refresh=own_tools.ready if own_tools is not None and own_tools.has_servers else None,
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
@@ -457,7 +465,6 @@ async def running_engine(
         )
         await _open_servers(own_tools, services)
         await surely(policy.work.tick_s, lambda: db.alone(sessions.entitle, services.policy))
-        services.frozen_s = stack.enter_context(freeze_watch(clock.now))
         worker = shared.held_by(Worker(services, clock, has_leases=database is not None))
         await stack.enter_async_context(_at_work(worker, _with_push(channels, services, clock), otel))
         yield Engine(db, services, worker, clock)
@@ -528,13 +535,14 @@ async def _at_work(
     worker: Worker, channels: Mapping[str, Channel], otel: OtelSettings
 ) -> AsyncIterator[None]:
     """From the moment it is registered until everything it held is handed over, and the last traces are exported."""
-    async with exporting(worker.services, otel), asyncio.TaskGroup() as group:
-        group.create_task(work(worker, channels))
-        await worker.ready.wait()
-        try:
-            yield
-        finally:
-            await worker.stop()
+    with freeze_watch(worker.clock.now) as worker.services.frozen_s:
+        async with exporting(worker.services, otel), asyncio.TaskGroup() as group:
+            group.create_task(work(worker, channels))
+            await worker.ready.wait()
+            try:
+                yield
+            finally:
+                await worker.stop()
 
 
 def surroundings(db: Database, policy: Policy) -> Surroundings:
