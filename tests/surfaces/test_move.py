@@ -190,3 +190,24 @@ def test_what_cannot_be_moved_is_refused_before_anything_is_changed(home: Path, 
         tables.execute("UPDATE meta SET value = 999 WHERE name = 'schema_version'")
         tables.commit()
     assert "schema version 999" in typed("move", "--to", tmp_path / "new", state=tmp_path / "running").err
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "postgresql+asyncpg://u:sekret@h/db",
+        "postgres:/sekret",
+        "mysql://sekret@h/db",
+        "host=h password=sekret",
+    ],
+)
+def test_another_address_is_no_directory_and_is_not_shown(
+    home: Path, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for more in ((), ("--dry-run",), ("--json",)):
+        done = typed("move", "--to", to, *more, state=home)
+        told = done.out + done.err
+        assert (done.code, "sekret" in told, "./postgres" in told) == (2, False, True)
+    assert sorted(tmp_path.iterdir()) == before

@@ -63,8 +63,7 @@ def move(
             return report("move", {"cancelled": True}, "Cancelled: the gateway can start.", as_json=as_json)
         if not to:
             raise InvalidInput("--to", "name the target: postgresql://… or a state directory")
-        source = _end(home, database, to)
-        target = moving.MoveEnd(home, to) if to.startswith(POSTGRES) else moving.MoveEnd(Path(to))
+        source, target = _end(home, database, to), _target(home, to)
         _refuse_missing(source)
         done = moving.rehearse(source) if dry_run else _run(moving.move(source, target, say))
         body = _body(done, source, target) | {"dryRun": dry_run}
@@ -85,6 +84,20 @@ def _end(home: Path, database: str | None, to: str) -> MoveEnd:
 
     configured = database or _configured(home)
     return MoveEnd(home, None if configured == to else configured)
+
+
+def _target(home: Path, to: str) -> MoveEnd:
+    """Any other address is a mistake, not a directory of that name. It may hold a password, so it is not shown."""
+    from clutch.wiring.move import MoveEnd
+
+    if to.startswith(POSTGRES):
+        return MoveEnd(home, to)
+    if "://" in to or "password=" in to or to.startswith("postgres"):
+        rule = (
+            "it is not a PostgreSQL address: write postgresql://user@host/name, or a directory as ./postgres"
+        )
+        raise InvalidInput("--to", rule)
+    return MoveEnd(Path(to))
 
 
 def _configured(home: Path) -> str | None:
