@@ -262,6 +262,23 @@ async def test_a_read_that_is_cancelled_while_it_connects_leaves_no_connection(
     await until_disconnected(stranger)
 
 
+async def test_a_read_that_is_cancelled_while_it_begins_leaves_no_snapshot_to_the_next(
+    postgres_dsn: str,
+) -> None:
+    settings = PostgresSettings(readers=1)
+    async with PostgresStore(postgres_dsn, TickingClock(), schema=SCHEMA, settings=settings) as store:
+        await store.alone(t.create, 1)
+        for steps in range(12):  # of the event loop: one of them finds the read between BEGIN and its answer
+            await store.read(t.value_of, 1)
+            reading = asyncio.ensure_future(store.read(t.value_of, 1))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            reading.cancel()
+            await settled(reading)
+            await store.alone(t.bump, 1)
+            assert await store.read(t.value_of, 1) == steps + 1
+
+
 async def test_close_does_not_wait_for_a_server_that_is_away(own_server: PostgresServer) -> None:
     settings = PostgresSettings(patience_s=10 * PATIENCE_S)
     store = await PostgresStore(own_server.dsn(), TickingClock(), schema=SCHEMA, settings=settings).open()

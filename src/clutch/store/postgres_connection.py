@@ -198,6 +198,10 @@ class Link:
         except TROUBLE as error:
             self.drop()
             raise DeadConnection(reason(error)) from error
+        except BaseException:
+            # A cancelled reader: the transaction may be open, and the next reader would see its old snapshot.
+            self.drop()
+            raise
 
     async def _send(self, group: StatementGroup) -> Answers:
         try:
@@ -237,6 +241,9 @@ class Link:
             await self.raw.execute("ROLLBACK")
         except TROUBLE:
             self.drop()
+        except BaseException:
+            self.drop()
+            raise
 
     def _is_loss(self, error: Exception) -> bool:
         return self.raw.is_closed() or isinstance(error, _LOSSES)
