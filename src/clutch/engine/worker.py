@@ -229,15 +229,17 @@ class HeldTurns:
     async def give_all_back(self) -> None:
         """Cut the turns that wait for a model or a repeatable tool; the others end at their next boundary, or are cut
         after a while. Release all sessions."""
-        held = [turn for _, turn in self.turns.values()]
+        # Those of now: a drained node may be in service again, with new turns, before the wait is over.
+        held = list(self.turns.values())
         for session_id, (_, turn) in self.turns.items():
             self._interrupts[session_id].stop(turn)
         if held:
-            await asyncio.wait(held, timeout=self.services.policy.work.stop_s)
-        for claimed, turn in list(self.turns.values()):
-            turn.cancel()
-            await asyncio.wait([turn])
-            await self.give_back(claimed)
+            await asyncio.wait([turn for _, turn in held], timeout=self.services.policy.work.stop_s)
+        for claimed, turn in held:
+            if self.turns.get(claimed.session_id) == (claimed, turn):
+                turn.cancel()
+                await asyncio.wait([turn])
+                await self.give_back(claimed)
 
     async def tell_rested(self) -> bool:
         """Report the turns that were cut and have ended: a kill in another process waits for that."""
