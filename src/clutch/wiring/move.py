@@ -31,7 +31,7 @@ from clutch.store.transaction import P, TxFunction
 from clutch.surfaces.discovery import named_state
 from clutch.transactions import move as rows_of
 from clutch.transactions import workers
-from clutch.wiring.engine import RESULTS, TASKS, WORKSPACES, SystemClock, open_file, place_of
+from clutch.wiring.engine import RESULTS, TASKS, WORKSPACES, SystemClock, clock_for, open_file, place_of
 
 if TYPE_CHECKING:
     from clutch.store.transaction import Database, Row
@@ -79,7 +79,9 @@ class MoveEnd:
         settings = PostgresSettings(
             statement_timeout_s=LONG_S, transaction_s=LONG_S, application_name="clutch move"
         )
-        return await stack.enter_async_context(PostgresStore(self.database, SystemClock(), settings=settings))
+        return await stack.enter_async_context(
+            PostgresStore(self.database, clock_for(self.database), settings=settings)
+        )
 
     async def _open_file(self, stack: AsyncExitStack) -> Database:
         try:
