@@ -494,6 +494,12 @@ class _SharedLine(_Line):
                 self._is_known = True
                 self._answer_askers()
                 await asyncio.sleep(POLL_S)
+            except Exception:
+                # E.g. a row that a newer version wrote. Without the exchange every call would wait for its slot.
+                log.exception("Limits of %s not shared (next try in %g s)", self.name, POLL_S)
+                self._is_known = True
+                self._answer_askers()
+                await asyncio.sleep(POLL_S)
             while not self._due.is_set() and self._has_reason_to_look():
                 await self._rest()
             if not self._grant_now.held:

@@ -44,9 +44,10 @@ class SharedTaskFiles(LocalTaskFiles):
         raise FilesFailed("files: the machine that has it is gone, and no copy was stored")
 
     async def remove(self, version: FileVersion, *sides: Side) -> None:
-        await super().remove(version, *sides)
+        # The blobs first: the sweep finds what is left of a failed removal by the directory.
         for folder in [_folder(version, side) for side in sides] or [_folder(version)]:
             await self._blobs.delete(folder)
+        await super().remove(version, *sides)
 
     async def fetch(self, version: FileVersion) -> bool:
         here = Path(self.path(version))
