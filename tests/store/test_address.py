@@ -54,6 +54,34 @@ def test_another_address_is_refused_without_repeating_it(url: str) -> None:
     assert url not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:se/kret@127.0.0.1/db",
+        "postgresql://u:12/kret@127.0.0.1/db",
+        "postgresql://u:se#kret@127.0.0.1/db",
+        "postgresql://u:kret[@127.0.0.1/db",
+        "postgresql://u:kret@127.0.0.1:notaport/db",
+        "postgresql://u:kret@one:1,two:70000/db",
+        "postgresql://u:kret@[::1/db",
+        "postgresql://u:kret@/db?host=/a&port=x",
+        "postgresql://u:kret@/db?host=::1",
+        "postgresql://h/db?options='kret",
+        with_parts("postgresql://pool/db", direct="postgresql://u:se/kret@h/db"),
+    ],
+)
+def test_an_address_that_no_driver_reads_is_refused_without_its_password(url: str) -> None:
+    for read in (parse_address, database_name):
+        with pytest.raises(StoreError, match="percent-encode") as refused:
+            read(url)
+        assert not any(part in str(refused.value) for part in ("kret", "'se'", "notaport"))
+        assert refused.value.__context__ is None, "a traceback would show it"
+
+
+def test_a_password_with_an_at_sign_reaches_the_driver_in_one_piece() -> None:
+    assert parse_address("postgresql://me:p@ss:w@h:1/x").servers == ("postgresql://me:p%40ss:w@h:1/x?",)
+
+
 def test_schemas_share_no_lock_and_no_channel() -> None:
     spaces = [LockSpace.of(name) for name in ("public", "one", "two")]
     assert len({each.lives for each in spaces}) == len({each.channel for each in spaces}) == 3

@@ -211,3 +211,25 @@ def test_another_address_is_no_directory_and_is_not_shown(
         told = done.out + done.err
         assert (done.code, "sekret" in told, "./postgres" in told) == (2, False, True)
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:se/kret@127.0.0.1/db", "postgresql://u:kret@[::1/db"])
+def test_every_command_refuses_a_broken_address_without_its_password(
+    home: Path, tmp_path: Path, url: str
+) -> None:
+    copy = tmp_path / "copy.db"
+    assert typed("backup", copy, state=home).code == 0
+    for words in (
+        ("doctor", "--database", url),
+        ("nodes", "--database", url),
+        ("move", "--to", url),
+        ("move", "--to", tmp_path / "new", "--database", url),
+        ("backup", tmp_path / "other.db", "--database", url),
+        ("restore", copy, "--database", url),
+        ("serve", "--database", url),
+    ):
+        said = typed(*words, state=home)
+        assert said.code != 0, words
+        assert "percent-encode" in said.out + said.err, words
+        assert "kret" not in said.out + said.err, words
+        assert "Traceback" not in said.err, words

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from clutch.errors import StoreError
 
@@ -30,6 +30,11 @@ _OWN_WORDS: Final = (
     "keepalives",
 )
 _SCHEMES: Final = ("postgresql", "postgres")
+_PORT: Final = 5432
+_UNREADABLE: Final = (
+    "`database` is not a valid address (not shown, it may hold a password): percent-encode special characters of the"
+    " password (/ is %2F, @ is %40, # is %23), give ports from 1 to 65535, and write an IPv6 address in brackets"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +55,7 @@ class PostgresAddress:
 
 def parse_address(url: str) -> PostgresAddress:
     """Raises StoreError. The message shows no part of the URL: it may hold a password."""
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES:
-        raise StoreError("`database` is not the address of a PostgreSQL: write postgresql://user@host/name")
-    words = dict(parse_qsl(parts.query))
+    parts, words = _taken_apart(url)
     direct, schema = words.pop("direct", None), words.pop("schema", None)
     driver = {name: value for name, value in words.items() if name in _DRIVER_WORDS or name.startswith("ssl")}
     settings = {
@@ -72,6 +74,40 @@ def parse_address(url: str) -> PostgresAddress:
     return PostgresAddress(servers, settings, schema, around)
 
 
+def _taken_apart(url: str) -> tuple[SplitResult, dict[str, str]]:
+    """Return the parts and the words of the query. Raises StoreError for what the driver would stumble over."""
+    try:
+        parts = urlsplit(url)
+        words = dict(parse_qsl(parts.query))
+        shlex.split(words.get("options", ""))
+        _hosts(parts.netloc, words)
+        # A password with / or # ends the part of the URL that has the user and the hosts.
+        is_cut = bool(parts.fragment) or ("@" in parts.path and "@" not in parts.netloc)
+    except ValueError:
+        is_cut, parts, words = True, SplitResult(url.partition(":")[0], "", "", "", ""), {}
+    if parts.scheme not in _SCHEMES:
+        raise StoreError("`database` is not the address of a PostgreSQL: write postgresql://user@host/name")
+    if is_cut:
+        raise StoreError(_UNREADABLE)
+    return parts, words
+
+
+def _hosts(netloc: str, words: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Return each host with its port, as the driver reads them: the port of the query is for hosts of the query.
+    Raises ValueError."""
+    hosts = netloc.rpartition("@")[2]
+    given = [int(port) for port in words.get("port", "").split(",") if port]
+    found = []
+    for place, host in enumerate((hosts or words.get("host", "")).split(",")):
+        one = urlsplit("" if host.startswith("/") else f"//{host}")
+        own = _PORT if one.port is None else one.port
+        port = given[place % len(given)] if given and not hosts else own
+        found.append((host if host.startswith("/") else unquote(one.hostname or ""), port))
+    if not all(0 < port < 2**16 for port in [*given, *(port for _, port in found)]):
+        raise ValueError(_UNREADABLE)
+    return found
+
+
 def with_parts(url: str, *, direct: str | None = None, schema: str | None = None) -> str:
     """Return the URL with what stands beside it in the config."""
     parts = {name: value for name, value in (("direct", direct), ("schema", schema)) if value is not None}
@@ -80,8 +116,7 @@ def with_parts(url: str, *, direct: str | None = None, schema: str | None = None
 
 def database_name(url: str) -> str:
     """A name without login for what lies beside the database: the same through a pooler and around it."""
-    parts = urlsplit(url)
-    words = dict(parse_qsl(parts.query))
+    parts, words = _taken_apart(url)
     if (direct := words.get("direct")) is not None:
         return database_name(with_parts(direct, schema=words.get("schema")))
     hosts = parts.netloc.rpartition("@")[2]
@@ -92,6 +127,7 @@ def database_name(url: str) -> str:
 def _one_each(netloc: str, path: str, words: Mapping[str, str]) -> Iterator[str]:
     """The hosts of the URL, or of its query, each by itself: one that is away must not use up the others' time."""
     login, at, hosts = netloc.rpartition("@")
+    login = login.replace("@", "%40")  # the driver ends the login at the first one
     named = (hosts or words.get("host", "")).split(",")
     ports = words.get("port", "").split(",")
     if len(ports) not in (1, len(named)):

@@ -25,6 +25,7 @@ from clutch.core.text.format import typed
 from clutch.errors import InvalidInput, StateDirectoryInUse, StoreError
 from clutch.offline_reader import DATABASE_FILE, looking_at, looking_at_nothing, looking_at_server
 from clutch.store import dialect
+from clutch.store.postgres_address import parse_address
 from clutch.store.sqlite import SqliteStore
 from clutch.store.sqlite_connection import SqliteConnection, copy_database, migrate, must
 from clutch.store.transaction import P, TxFunction
@@ -54,6 +55,10 @@ class MoveEnd:
     home: Path
     database: str | None = None
     backup: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.database is not None:
+            parse_address(self.database)  # before anything of it is shown or written
 
     @property
     def address(self) -> str:
