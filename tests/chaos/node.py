@@ -38,6 +38,8 @@ class Life:
 
 
 class Node:
+    source = ROOT / "src"  #: the version of Clutch that it runs
+
     def __init__(self, number: int, folder: Path, links: Sequence[Link], provider: str) -> None:
         self.number, self.name, self.links = number, f"node-{number}", links
         self.home = folder / self.name
@@ -79,6 +81,7 @@ class Node:
                 "--database", self.database(database), "--provider", self._provider,
                 "--marks", str(self.marks), "--clock", str(self._clock),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(self.source)},
             )  # fmt: skip
         self.lives.append(Life(process.pid, stopped=[]))
         assert process.stdout is not None

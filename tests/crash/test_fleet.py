@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import subprocess
+import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 from clutch.surfaces.http_client import GatewayClient, connect
 from clutch.testing.postgres import PostgresServer, temporary_server
 from tests.chaos import story
-from tests.chaos.node import Node
+from tests.chaos.node import ROOT, Node
 from tests.chaos.provider import ChaosProvider
 from tests.patience import PATIENCE_S
 
@@ -23,6 +26,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
 LOOK_S = 0.1
 MINUTES_5 = 300.0
+
+#: A version of Clutch with an older schema. When it starts, it refuses every newer one.
+OLDER_COMMIT = "94cfdba"
 
 
 class DirectNode(Node):
@@ -34,6 +40,10 @@ class DirectNode(Node):
         del name
         return self.dsn
 
+    async def starts(self) -> bool:
+        """Start once, and say whether it is up."""
+        return await self._try_start(self.dsn)
+
 
 class Fleet:
     def __init__(self, folder: Path, server: PostgresServer, dsn: str) -> None:
@@ -41,9 +51,9 @@ class Fleet:
         self.provider = ChaosProvider(1)
         self.nodes: list[DirectNode] = []
 
-    async def join(self, shift_s: float = 0.0) -> DirectNode:
+    async def join(self, shift_s: float = 0.0, source: Path = Node.source) -> DirectNode:
         node = DirectNode(len(self.nodes), self.folder, (), self.provider.server.openai_url)
-        node.dsn = self.dsn
+        node.dsn, node.source = self.dsn, source
         node.set_clock(shift_s)
         self.nodes.append(node)
         await node.start("")
@@ -56,15 +66,39 @@ class Fleet:
         finally:
             await connection.close()
 
+    async def schema_version(self) -> int:
+        ((version,),) = await self.rows("SELECT value FROM meta WHERE name = 'schema_version'")
+        return int(version)
+
     async def spawn(self, client: GatewayClient, numbers: Sequence[int]) -> None:
         for number in numbers:
             body = {"task": story.tree(number), "requester": story.chat_of(number), "notifyParent": True}
             await asyncio.to_thread(client.post, "/v1/tasks", body, key=f"tree {number}")
 
+    async def spawn_until_busy(self, node: DirectNode, number: int) -> int:
+        """Give work to this gateway until it calls a model, as others claim work, too. Return the next number."""
+        while not self.provider.ledger.open_calls(node.name):
+            await self.spawn(connect(node.home), [number])
+            number += 1
+            await asyncio.sleep(LOOK_S)
+        return number
+
     async def until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(2 * PATIENCE_S):
             while not await is_so():  # noqa: ASYNC110 - processes of others change it
                 await asyncio.sleep(LOOK_S)
+
+    async def until_heartbeat(self, worker: int) -> None:
+        """Return when this worker has renewed its lease once more."""
+        before = await self.leases()
+
+        async def is_renewed() -> bool:
+            return (await self.leases())[worker] > before[worker]
+
+        await self.until(is_renewed)
+
+    async def leases(self) -> dict[int, float]:
+        return dict(await self.rows("SELECT id, lease_until FROM workers"))
 
     async def until_delivered(self) -> None:
         async def is_over() -> bool:
@@ -106,6 +140,17 @@ async def fleet_on(folder: Path) -> AsyncIterator[Fleet]:
         await asyncio.to_thread(server.stop)
 
 
+def older_source(folder: Path) -> Path:
+    """Return the source of Clutch at `OLDER_COMMIT`, from the history of this checkout."""
+    git = ("git", "-C", str(ROOT))
+    if subprocess.run([*git, "cat-file", "-e", f"{OLDER_COMMIT}^{{commit}}"], check=False).returncode != 0:
+        pytest.skip(f"commit {OLDER_COMMIT} is not in this checkout: clone the repository with its history")
+    packed = subprocess.run([*git, "archive", OLDER_COMMIT, "src"], check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "src"
+
+
 async def test_no_living_gateway_is_buried_when_the_server_restarts_and_another_one_joins(
     tmp_path: Path,
 ) -> None:
@@ -125,6 +170,34 @@ async def test_no_living_gateway_is_buried_when_the_server_restarts_and_another_
         assert sorted(row[1] for row in after) == [-1.0, 0.0, 1.0, 1.0]
         await fleet.check_results(6)
         assert fleet.answered_twice() == []
+
+
+async def test_a_rolling_upgrade_delivers_all_work_once_and_refuses_the_old_version_afterwards(
+    tmp_path: Path,
+) -> None:
+    source = older_source(tmp_path / "older")
+    async with fleet_on(tmp_path) as fleet:
+        old = await fleet.join(source=source)
+        before = await fleet.schema_version()
+        assert before == len(list((source / "clutch/store/schema").glob("*.sql")))
+        (worker,) = await fleet.leases()
+        trees = await fleet.spawn_until_busy(old, 0)
+        new = await fleet.join()
+        assert await fleet.schema_version() > before, "it migrates while the old one works"
+        await fleet.until_heartbeat(worker)
+        await fleet.spawn(connect(old.home), [trees])
+        trees = await fleet.spawn_until_busy(new, trees + 1)
+        trees = await fleet.spawn_until_busy(old, trees)
+        await old.leave()
+        assert old.exit_code == 0
+        await fleet.until_delivered()
+        await fleet.check_results(trees)
+        assert [node.name for node in fleet.nodes if " ERROR " in node.log.read_text()] == []
+        assert not await old.starts()
+        assert (
+            f"SchemaTooNew: the database has schema version {await fleet.schema_version()}"
+            in old.log.read_text()
+        )
 
 
 async def test_a_gateway_stops_while_the_server_is_away(tmp_path: Path) -> None:
