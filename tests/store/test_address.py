@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import pytest
 
 from clutch.errors import StoreError
-from clutch.store.postgres_address import LockSpace, database_name, parse_address, with_parts
+from clutch.store.postgres_address import LockSpace, database_name, parse_address, with_parts, written_name
+from clutch.wiring.engine import place_of
 
 
 def test_each_host_has_an_address_of_its_own() -> None:
@@ -45,6 +49,49 @@ def test_files_beside_a_database_are_found_through_a_pooler_and_without() -> Non
     through = with_parts("postgresql://pool:6432/x", direct="postgresql://db/x", schema="fleet")
     assert database_name(server) == database_name(through) != database_name("postgresql://db/x")
     assert database_name("postgresql://me@one:1,two:2/x") == "one:1,two:2/x?"
+
+
+@pytest.mark.parametrize(
+    ("name", "spellings"),
+    [
+        (
+            "db:None/x?",
+            [
+                "postgresql://db/x",
+                "postgres://me:pw@DB:5432/x?sslmode=require&work_mem=8MB",
+                "postgresql:///x?host=db&port=5432",
+                "postgresql://db?dbname=x",
+            ],
+        ),
+        (
+            "None:None/x?host=/a",
+            ["postgresql:///x?host=/a", "postgresql://%2Fa/x", "postgresql:///x?port=5432&host=%2Fa"],
+        ),
+        ("None:None/x?host=/a&port=5433", ["postgresql:///x?host=/a&port=5433", "postgresql://%2Fa:5433/x"]),
+        ("db:5433/x?", ["postgresql://me@db:5433/x", "postgresql:///x?host=db&port=5433"]),
+        ("one,two:2/x?", ["postgresql://one,two:2/x", "postgresql://one:5432,two:2/x?sslmode=disable"]),
+        ("None:None/x?", ["postgresql:///x", "postgresql://me@/x?sslmode=disable"]),
+        (
+            "db:None/x?schema=fleet",
+            ["postgresql://db/x?schema=fleet", "postgresql://db/x?options=-csearch_path%3Dfleet,public"],
+        ),
+    ],
+)
+def test_files_beside_a_database_are_found_however_its_address_is_spelled(
+    name: str, spellings: list[str]
+) -> None:
+    """The first spelling has the name that it had in the first release."""
+    assert [database_name(url) for url in spellings] == [name] * len(spellings)
+    assert written_name(spellings[0]) == name
+
+
+def test_a_folder_that_an_earlier_version_named_after_the_spelling_is_still_used(tmp_path: Path) -> None:
+    plain, spelled = "postgresql://db/x", "postgresql://me@db:5432/x?sslmode=require"
+    assert place_of(tmp_path, "tasks", spelled) == place_of(tmp_path, "tasks", plain)
+    earlier = tmp_path / "tasks" / hashlib.sha256(b"db:5432/x?sslmode=require").hexdigest()[:16]
+    earlier.mkdir(parents=True)
+    assert place_of(tmp_path, "tasks", spelled) == earlier != place_of(tmp_path, "tasks", plain)
+    assert place_of(tmp_path, "results", spelled) == place_of(tmp_path, "results", plain)
 
 
 @pytest.mark.parametrize("url", ["mysql://h/x", "not an address", "/var/lib/x.db"])

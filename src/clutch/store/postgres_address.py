@@ -115,10 +115,35 @@ def with_parts(url: str, *, direct: str | None = None, schema: str | None = None
 
 
 def database_name(url: str) -> str:
-    """A name without login for what lies beside the database: the same through a pooler and around it."""
+    """A name without login for what lies beside the database: the same for each spelling of its address, through a
+    pooler and around it. It depends on hosts, ports, database and schema only."""
+    address = parse_address(url)
     parts, words = _taken_apart(url)
     if (direct := words.get("direct")) is not None:
-        return database_name(with_parts(direct, schema=words.get("schema")))
+        return database_name(with_parts(direct, schema=address.session.schema))
+    found = _hosts(parts.netloc, words)
+    path = parts.path if parts.path.strip("/") else f"/{words.get('dbname') or words.get('database') or ''}"
+    name, query = "None:None", {} if address.schema is None else {"schema": address.schema}
+    if any(host.startswith("/") for host, _ in found):
+        ports = {port for _, port in found}
+        port = ",".join(str(port) for _, port in found[: 1 if len(ports) == 1 else None])
+        query = (
+            {"host": ",".join(host for host, _ in found)}
+            | ({"port": port} if ports != {_PORT} else {})
+            | query
+        )
+    elif len(found) > 1:
+        name = ",".join(host if port == _PORT else f"{host}:{port}" for host, port in found)
+    elif host := found[0][0]:
+        name = f"{host}:{None if found[0][1] == _PORT else found[0][1]}"
+    return f"{name}{path}?{urlencode(query, safe='/,')}"
+
+
+def written_name(url: str) -> str:
+    """The name of earlier versions, which differs for each spelling of the address."""
+    parts, words = _taken_apart(url)
+    if (direct := words.get("direct")) is not None:
+        return written_name(with_parts(direct, schema=words.get("schema")))
     hosts = parts.netloc.rpartition("@")[2]
     host = hosts if "," in hosts else f"{parts.hostname}:{parts.port}"
     return f"{host}{parts.path}?{parts.query}"

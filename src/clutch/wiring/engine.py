@@ -52,7 +52,7 @@ from clutch.ports import (
     Toolbox,
     ToolFailed,
 )
-from clutch.store.postgres_address import database_name, parse_address
+from clutch.store.postgres_address import database_name, parse_address, written_name
 from clutch.store.postgres_clock import DatabaseClock
 from clutch.store.sqlite import SqliteStore
 from clutch.store.state_directory import StateDirectory, mark, private
@@ -161,7 +161,12 @@ def place_of(home: Path, what: str, database: str | None) -> Path:
     """Numbers of tasks are a database's own; what two databases call 17 must not be one directory."""
     if database is None:
         return home / what
-    return home / what / hashlib.sha256(database_name(database).encode()).hexdigest()[:16]
+    # Never renamed: git worktrees and running gateways know it by its path.
+    written, place = (
+        home / what / hashlib.sha256(name(database).encode()).hexdigest()[:16]
+        for name in (written_name, database_name)
+    )
+    return written if written.is_dir() else place
 
 
 def _task_files(
