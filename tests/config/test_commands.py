@@ -133,6 +133,15 @@ def test_explain_finds_what_is_said_in_lists_and_under_names_but_no_secret() -> 
         explain(config, "")
 
 
+@pytest.mark.parametrize("login", ["me:canary", "canary", "me:can%40canary", "me:c@canary"])
+def test_explain_shows_no_login_of_an_address(login: str) -> None:
+    text = f'{{otel: {{endpoint: "https://{login}@collector:4318/a@b"}}}}'
+    config = load.read(text, Path("clutch.json"), 0o600, {})
+    assert explain(config, "otel.endpoint")[0].value == "https://***@collector:4318/a@b"
+    assert said(config)["otel.endpoint"] == "https://***@collector:4318/a@b"
+    assert "canary" not in repr(explain(config, "otel"))
+
+
 def test_the_schema_accepts_what_is_right_and_not_what_is_wrong() -> None:
     known = explain_config.schema()
     jsonschema.Draft202012Validator.check_schema(known)

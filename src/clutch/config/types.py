@@ -204,6 +204,9 @@ def _kind_of_number(key: str, name: str) -> Kind:
     return Duration(unit, stored)
 
 
+_LOGIN = re.compile(r"://[^\s/?#]*@")
+
+
 def _word(member: Enum) -> str:
     return member.value if isinstance(member.value, str) else member.name.lower()
 
@@ -214,7 +217,8 @@ def seconds_of(kind: Duration, value: float, unit: str) -> float:
 
 
 def shown(kind: Kind, value: Any) -> Any:
-    """Return a value as it would be written in a file. A secret is masked, a record is an ellipsis."""
+    """Return a value as it would be written in a file. A secret and the login of an address are masked, a record is
+    an ellipsis."""
     match kind:
         case Maybe():
             return None if value is None else shown(kind.kind, value)
@@ -239,7 +243,7 @@ def shown(kind: Kind, value: Any) -> Any:
         case Record() | Named():
             return "…"
         case Plain():
-            return value
+            return _LOGIN.sub("://***@", value) if isinstance(value, str) else value
         case _:
             assert_never(kind)
 
