@@ -294,3 +294,19 @@ async def test_close_does_not_wait_for_a_server_that_is_away(own_server: Postgre
     await asyncio.sleep(0)
     assert await settled(store.close()) is None
     assert [type(await settled(one)) for one in waiting] == [StoreLost] * 4
+
+
+async def test_a_call_does_not_wait_for_a_server_that_is_away_once_its_process_stops(
+    own_server: PostgresServer,
+) -> None:
+    settings, stopping = PostgresSettings(patience_s=10 * PATIENCE_S), asyncio.Event()
+    store = PostgresStore(
+        own_server.dsn(), TickingClock(), schema=SCHEMA, settings=settings, stopping=stopping
+    )
+    async with store:
+        await store.alone(t.create, 1)
+        await asyncio.to_thread(own_server.crash)
+        waiting = asyncio.ensure_future(store.alone(t.bump, 1))
+        await asyncio.sleep(0)
+        stopping.set()
+        assert isinstance(await settled(waiting), StoreLost)
