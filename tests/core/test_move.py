@@ -63,7 +63,7 @@ def mover(source: Database, target: Database, move_id: str) -> Iterator[None]:
             case MoveStep.COMMIT:
                 source.change(here, replace(here, state=EndState.MOVED))
             case MoveStep.OPEN:
-                target.change(there, move.opened(here, move_id))
+                return target.change(there, move.opened(here, move_id))
 
 
 def copy(source: Database, target: Database, record: MoveRecord) -> Iterator[None]:
@@ -159,6 +159,13 @@ def test_what_was_moved_can_come_back_to_any_place_it_left() -> None:
         assert next_step(second, left, "three", PLACES, is_empty=False) is MoveStep.RECEIVE
     with pytest.raises(InvalidInput, match="was moved to elsewhere"):
         next_step(second, MoveRecord(EndState.MOVED, "x", "elsewhere"), "three", PLACES, is_empty=False)
+
+
+def test_a_backup_is_not_restored_to_the_same_database_twice() -> None:
+    backup = MoveRecord(EndState.BACKUP, "restore-1", PLACES[1])
+    restored = move.opened(backup, "restore-1")
+    with pytest.raises(InvalidInput, match="--database: /b holds this backup already"):
+        next_step(backup, restored, "restore-1", PLACES, is_empty=False)
 
 
 @pytest.mark.parametrize("state", EndState)

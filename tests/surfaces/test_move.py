@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -165,7 +166,13 @@ def test_a_backup_of_postgresql_is_a_file_that_either_database_takes(
     postgres_server.execute("CREATE DATABASE empty")
     done = typed("restore", file, "--database", empty, "--json", state=tmp_path / "other")
     assert (done.code, done.body["tasks"]) == (0, len(rows_in(home)["tasks"]))
-    assert typed("restore", file, "--database", postgres_dsn, state=home).code == 2  # not empty
+    for to, more, why in (
+        (postgres_dsn, (), "--database: .* holds tasks already; name an empty database"),
+        (empty, (), "--database: .* holds this backup already; name an empty database"),
+        (empty, ("--force",), "--force: .* PostgreSQL"),
+    ):
+        refused = typed("restore", file, "--database", to, *more, state=home)
+        assert (refused.code, bool(re.search(why, refused.err))) == (2, True), refused.err
     assert typed("move", "--to", tmp_path / "last", "--database", empty, state=tmp_path / "other").code == 0
     assert rows_in(tmp_path / "last") == rows_in(home)
 

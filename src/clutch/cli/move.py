@@ -225,6 +225,10 @@ def restore(
             raise InvalidInput(
                 "--database", f"{home} uses PostgreSQL; give its address: --database postgresql://…"
             )
+        if force and address is not None:
+            raise InvalidInput(
+                "--force", "a PostgreSQL database is not replaced: name an empty one, without --force"
+            )
         body = (
             _to_directory(file, home, is_forced=force) if address is None else _to_server(file, home, address)
         )

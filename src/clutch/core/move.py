@@ -49,7 +49,6 @@ STEPS: Final[Mapping[tuple[EndState, EndState], MoveStep]] = {
     (EndState.MOVED, EndState.OPEN): MoveStep.DONE,
     (EndState.BACKUP, EndState.RECEIVING): MoveStep.COPY,
     (EndState.BACKUP, EndState.RECEIVED): MoveStep.OPEN,
-    (EndState.BACKUP, EndState.OPEN): MoveStep.DONE,
 }
 LINEAGE_MAX: Final = 20  #: moves that a database remembers, to be moved back to a place where it was
 #: A source in one of these states has not given its tasks away, so that a target may be emptied for it.
@@ -98,8 +97,9 @@ def next_step(
         raise InvalidInput("--to", refusal(source, places[0]) or "")
     if _may_receive(source, target, places[0], is_empty=is_empty):
         return MoveStep.RECEIVE
-    rule = refusal(target, places[1]) or f"{places[1]} holds tasks already; name an empty database"
-    raise InvalidInput("--to", rule)
+    held = "this backup" if target.move_id == move_id else "tasks"
+    rule = refusal(target, places[1]) or f"{places[1]} holds {held} already; name an empty database"
+    raise InvalidInput("--database" if source.state is EndState.BACKUP else "--to", rule)
 
 
 def _may_receive(source: MoveRecord, target: MoveRecord, place: str, *, is_empty: bool) -> bool:

@@ -181,9 +181,9 @@ class Mover:
             is_empty = await self._there.read(rows_of.is_empty, self.tables)
             places = (self._source.identity, self._target.address)
             step = rules.next_step(here, there, self.move_id, places, is_empty=is_empty)
-            if step is MoveStep.DONE:
-                break
             await self._take(step, here, there)
+            if step in (MoveStep.OPEN, MoveStep.DONE):
+                break
 
     async def _source_record(self) -> MoveRecord:
         backup = self._source.backup
@@ -211,8 +211,10 @@ class Mover:
                 await self._copy(there)
             case MoveStep.COMMIT:
                 await self._here.alone(rows_of.commit, here, replace(here, state=EndState.MOVED))
-            case MoveStep.OPEN | MoveStep.DONE:
+            case MoveStep.OPEN:
                 await self._there.alone(rows_of.open_target, there, rules.opened(here, move_id))
+            case MoveStep.DONE:
+                pass
 
     async def _copy(self, record: MoveRecord) -> None:
         totals, names = await self._here.read(rows_of.count, self.tables), [one.name for one in self.tables]
