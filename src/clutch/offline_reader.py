@@ -119,9 +119,16 @@ def sqlite_version() -> str:
 def copy(state: Path, target: Path) -> int:
     """Copy the whole database as it is at this moment, while others write. Return the bytes of the copy.
 
-    Raises InvalidInput when something is there already; half a copy never has the name."""
+    Raises InvalidInput when something is there already, StoreMoved when the tasks live elsewhere; half a copy never has
+    the name."""
+    from clutch.core.move import refuse_copy
+    from clutch.transactions.workers import move_record
+
     if target.exists():
         raise InvalidInput("FILE", f"{target} is there already; name another")
+    with closing(_readable(state)) as connection:
+        look = _look(lambda start: connection.look(start, time.time()))
+        refuse_copy(look(move_record), str(state))
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
     copy_database(str(state / DATABASE_FILE), str(part))

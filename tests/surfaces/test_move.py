@@ -177,6 +177,24 @@ def test_a_backup_of_postgresql_is_a_file_that_either_database_takes(
     assert rows_in(tmp_path / "last") == rows_in(home)
 
 
+def test_no_backup_is_made_of_what_lives_elsewhere(home: Path, tmp_path: Path, postgres_dsn: str) -> None:
+    """A copy of it looks like a backup, and is old or not complete."""
+    assert typed("backup", tmp_path / "old.db", state=home).code == 0  # tables of an older version
+    assert typed("move", "--to", postgres_dsn, state=home).code == 0
+    source, target = MoveEnd(home, postgres_dsn), MoveEnd(tmp_path / "new")
+    with pytest.raises(Killed):
+        asyncio.run(move(source, target, lambda _: None, ends_at("write_page:after")))
+    assert typed("backup", tmp_path / "fenced.db", "--database", postgres_dsn, state=home).code == 0
+    assert typed("restore", tmp_path / "fenced.db", state=tmp_path / "restored").code == 0
+    for place, why in ((home, "was moved to postgresql://"), (tmp_path / "new", "not all have arrived")):
+        refused = typed("backup", tmp_path / "stale.db", state=place)
+        assert (refused.code, why in refused.err) == (1, True), refused.err
+    assert typed("move", "--to", tmp_path / "new", "--database", postgres_dsn, state=home).code == 0
+    refused = typed("backup", tmp_path / "stale.db", "--database", postgres_dsn, state=home)
+    assert (refused.code, f"was moved to {tmp_path / 'new'}" in refused.err) == (1, True), refused.err
+    assert not list(tmp_path.glob("*stale*"))
+
+
 def test_what_cannot_be_moved_is_refused_before_anything_is_changed(home: Path, tmp_path: Path) -> None:
     with served(tmp_path / "running") as here:
         spawned(here.client, "quick one")

@@ -141,6 +141,12 @@ def refuse_closed(record: MoveRecord) -> None:
         raise StoreMoved(why)
 
 
+def refuse_copy(record: MoveRecord, place: str) -> None:
+    """Raise StoreMoved unless a copy of this database is a backup: its tasks live here, and all of them."""
+    if record.state is not EndState.FENCED and (why := refusal(record, place)) is not None:
+        raise StoreMoved(why)
+
+
 def cancelled(source: MoveRecord) -> MoveRecord:
     """Return the record of a source that stays. Raises InvalidInput after the tasks were given away."""
     if source.state is not EndState.FENCED:

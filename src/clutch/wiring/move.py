@@ -23,7 +23,7 @@ from clutch.core import move as rules
 from clutch.core.move import EndState, MoveRecord, MoveStep
 from clutch.core.text.format import typed
 from clutch.errors import InvalidInput, StateDirectoryInUse, StoreError
-from clutch.offline_reader import DATABASE_FILE, looking_at, looking_at_nothing, looking_at_server
+from clutch.offline_reader import DATABASE_FILE, Look, looking_at, looking_at_nothing, looking_at_server
 from clutch.store import dialect
 from clutch.store.postgres_address import parse_address
 from clutch.store.sqlite import SqliteStore
@@ -342,17 +342,23 @@ def back_up_server(database: str, target: Path) -> int:
         raise InvalidInput("FILE", f"{target} is there already; name another")
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
+    with looking_at_server(database, LONG_S) as look:
+        rules.refuse_copy(look(workers.move_record), rules.address_text(database))
+        look(rows_of.check_version, dialect.newest_version(dialect.SCHEMA))
+        _write_snapshot(look, part)
+    part.rename(target)
+    return target.stat().st_size
+
+
+def _write_snapshot(look: Look, target: Path) -> None:
     tables = all_tables()
-    with looking_at_server(database, LONG_S) as look, closing(SqliteConnection(str(part))) as file:
+    with closing(SqliteConnection(str(target))) as file:
 
         def write(fn: TxFunction[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
             must(file.transact(lambda now: fn(now, *args, **kwargs), 0.0))
 
-        look(rows_of.check_version, dialect.newest_version(dialect.SCHEMA))
         migrate(file, dialect.SCHEMA)
         write(rows_of.empty, tables)
         given = look(rows_of.snapshot, tables, lambda table, rows: write(rows_of.insert, table, rows))
         write(rows_of.set_numbers, given)
         file.control("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
-    part.rename(target)
-    return target.stat().st_size
