@@ -189,10 +189,17 @@ def test_no_backup_is_made_of_what_lives_elsewhere(home: Path, tmp_path: Path, p
     for place, why in ((home, "was moved to postgresql://"), (tmp_path / "new", "not all have arrived")):
         refused = typed("backup", tmp_path / "stale.db", state=place)
         assert (refused.code, why in refused.err) == (1, True), refused.err
+        examined = typed("doctor", "--json", state=place).body["checks"]
+        assert [(one["ok"], why in one["detail"]) for one in examined if one["id"] == "move"] == [
+            (False, True)
+        ]
     assert typed("move", "--to", tmp_path / "new", "--database", postgres_dsn, state=home).code == 0
     refused = typed("backup", tmp_path / "stale.db", "--database", postgres_dsn, state=home)
     assert (refused.code, f"was moved to {tmp_path / 'new'}" in refused.err) == (1, True), refused.err
     assert not list(tmp_path.glob("*stale*"))
+    assert f"FAIL  move: {refused.err.split(': ', 1)[1]}" in typed("doctor", "--database", postgres_dsn).out
+    assert "FAIL  move" not in typed("doctor", state=tmp_path / "new").out
+    assert "invariants" not in typed("doctor", "--database", "postgresql://127.0.0.1:1/db").out
 
 
 def test_what_cannot_be_moved_is_refused_before_anything_is_changed(home: Path, tmp_path: Path) -> None:

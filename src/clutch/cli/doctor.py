@@ -302,6 +302,8 @@ def _tell(report: DoctorReport) -> None:
         if check.remedy:
             print_text(f"      -> {check.remedy}")
     said = report.to_json()["invariants"]
+    if not said["total"]:  # no database, or one that does not answer
+        return
     print_text(f"{'FAIL ' if said['broken'] else 'ok   '} invariants: {said['held']} of {said['total']} hold")
     for one in said["broken"]:
         print_text(f"      {one['invariant']} {one['promise']}: {'; '.join(one['examples'])}")
@@ -386,6 +388,7 @@ def _examine_tables(home: Path, report: DoctorReport, *, is_served: bool) -> Non
             remedy = "restore a backup; keep this file" if trouble else None
             report.checks.append(Check("integrity", not trouble, words, remedy))
             report.checks.append(of_clock(look(newest)))
+            report.checks.extend(_of_move(look, str(home)))
             _ask_promises(look, report, is_served=is_served)
     except ClutchError as error:
         remedy = "restore a backup; keep this file" if isinstance(error, StoreUnreadable) else None
@@ -394,6 +397,7 @@ def _examine_tables(home: Path, report: DoctorReport, *, is_served: bool) -> Non
 
 def _examine_server(dsn: str, report: DoctorReport, *, is_served: bool) -> None:
     """Check a PostgreSQL server and the tables on it, beside its workers. Slow queries are cancelled."""
+    from clutch.core.move import address_text
     from clutch.core.server_exam import findings
     from clutch.offline_reader import looking_at_server, newest, server_facts
 
@@ -405,11 +409,21 @@ def _examine_server(dsn: str, report: DoctorReport, *, is_served: bool) -> None:
             return
         with looking_at_server(dsn) as look:
             report.checks.append(of_clock(look(newest)))
+            report.checks.extend(_of_move(look, address_text(dsn)))
             unasked = _ask_promises(look, report, is_served=is_served, is_sqlite=False)
             told = f"answers; {unasked} invariants took too long to check" if unasked else "answers"
             report.checks.append(Check("database", True, told))
     except ClutchError as error:
         report.checks.append(Check("database", False, str(error), "start the server, or correct its address"))
+
+
+def _of_move(look: Callable[..., Any], place: str) -> Iterator[Check]:
+    """Report a database that is moved, or was: no gateway starts on it."""
+    from clutch.core.move import refusal
+    from clutch.transactions.workers import move_record
+
+    if (why := refusal(look(move_record), place)) is not None:
+        yield Check("move", False, why)
 
 
 def _ask_promises(
