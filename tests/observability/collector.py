@@ -33,13 +33,17 @@ class Received:
 
 @dataclass(slots=True)
 class Collector:
-    """`refused`: requests with spans that get an error. `silent`: set, spans are taken and never acknowledged."""
+    """`refused`: requests with spans that get an error. `unwanted`: so do all that contain this text, with `status`,
+    and `refusals` counts them. `silent`: set, spans are taken and never acknowledged."""
 
     url: str = ""
     spans: list[Received] = field(default_factory=list)
     metrics: set[str] = field(default_factory=set)
     headers: list[dict[str, str]] = field(default_factory=list)
     refused: int = 0
+    unwanted: bytes | None = None
+    status: int = 400
+    refusals: int = 0
     silent: threading.Event = field(default_factory=threading.Event)
     arrived: threading.Condition = field(default_factory=threading.Condition)
 
@@ -58,6 +62,10 @@ class Collector:
         with self.arrived:
             if self.refused:
                 self.refused -= 1
+                return False
+            if self.unwanted is not None and self.unwanted in body:
+                self.refusals += 1
+                self.arrived.notify_all()
                 return False
             self.spans += _decoded(body)
             self.arrived.notify_all()
@@ -109,7 +117,7 @@ def collecting() -> Iterator[Collector]:
                     collector.metrics |= {
                         one.name for scope in resource.scope_metrics for one in scope.metrics
                     }
-            self.send_response(200 if is_taken else 400)
+            self.send_response(200 if is_taken else collector.status)
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:

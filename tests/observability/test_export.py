@@ -16,6 +16,7 @@ from clutch.core.redaction import MARK
 from clutch.core.traces import TraceIds
 from clutch.errors import InvalidInput
 from clutch.observability import OtelSettings
+from clutch.observability.exporter import REFUSALS_MAX, RUNS_MAX
 from clutch.store.transaction import Row, Tx
 from tests.observability.collector import Collector, Received, collecting
 from tests.observability.program import KEY, SECRET, configured, gateway
@@ -131,6 +132,36 @@ async def test_what_a_collector_refuses_is_sent_again(tmp_path: Path, collector:
         await _until_traced(c, collector)
         await _check_complete(c, collector)
     assert collector.refused == 0
+
+
+async def test_a_run_that_a_collector_never_accepts_is_given_up(
+    tmp_path: Path, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector.unwanted = b"execute_tool count"
+    async with gateway(tmp_path / "state", configured(tmp_path, collector)) as c:
+        await c.say("delegate")
+        await _until_traced(c, collector)
+    assert collector.named("invoke_agent main")
+    assert not collector.named("execute_tool count")
+    given_up = [
+        one.getMessage() for one in caplog.records if "not exported: the collector" in one.getMessage()
+    ]
+    assert len(given_up) == 2, "one for each child"
+    assert all("HTTP 400" in said for said in given_up)
+
+
+@pytest.mark.parametrize("status", [401, 404])
+async def test_no_run_is_given_up_for_a_wrong_token_or_address(
+    tmp_path: Path, collector: Collector, status: int
+) -> None:
+    collector.unwanted, collector.status = b"", status
+    async with gateway(tmp_path / "state", configured(tmp_path, collector)) as c:
+        await c.say("delegate")
+        often = 3 * REFUSALS_MAX + RUNS_MAX.bit_length()
+        await asyncio.to_thread(collector.until, lambda _: collector.refusals > often, PATIENCE_S)
+        collector.unwanted = None
+        await _until_traced(c, collector)
+        await _check_complete(c, collector)
 
 
 @contextmanager

@@ -23,19 +23,24 @@ from clutch.transactions import runs, traces
 RUNS_MAX = 100  # in one pass
 SPANS_MAX = 512  # in one request
 FLUSH_S = 5.0
+REFUSALS_MAX = 5  # of one run, until it is given up
 
 log = logger(__name__)
+
+
+class SpansRefused(Exception):
+    """The collector answered that it will never accept these spans."""
 
 
 class SpanSink(Protocol):
     """Where spans go. All methods block; they are called in a thread."""
 
     def send(self, made: Sequence[SpanRecord]) -> bool:
-        """Return whether the collector has acknowledged all of them."""
+        """Return whether the collector has acknowledged all of them. Raises SpansRefused."""
         ...
 
     def count(self, made: Sequence[SpanRecord]) -> None:
-        """Count the model calls among the spans, after they were acknowledged."""
+        """Count the model calls among the spans, after they were acknowledged or given up."""
         ...
 
     def close(self) -> None: ...
@@ -49,6 +54,7 @@ class TraceExporter:
     sink: SpanSink
     is_failing: bool = False
     _runs_max: int = RUNS_MAX
+    _refused: tuple[int, int] = (0, 0)  #: the run that was last refused by itself, and how often in a row
 
     async def work(self) -> None:
         """Export until cancelled. A collector or database that is away costs nothing but time."""
@@ -83,8 +89,13 @@ class TraceExporter:
         for run_id in found:
             run = await db.read(traces.recorded, run_id)
             made += spans(self.identity, run, has_content=self.settings.content) if run is not None else ()
-        if not found or not await self._sent(made):
-            return False
+        try:
+            if not found or not await self._sent(made):
+                return False
+        except SpansRefused as refused:
+            self._failed(str(refused))
+            if not self._is_given_up(found, refused):
+                return False
         await db.tx((), runs.mark_traced, found)
         await asyncio.to_thread(self.sink.count, made)
         is_full, self._runs_max = len(found) >= self._runs_max, RUNS_MAX
@@ -96,6 +107,8 @@ class TraceExporter:
                 for first in range(0, len(made), SPANS_MAX):
                     if not await asyncio.to_thread(self.sink.send, made[first : first + SPANS_MAX]):
                         return self._failed("the collector did not accept the spans")
+        except SpansRefused:
+            raise
         except Exception as error:  # noqa: BLE001 - a library; the run stays unmarked and is exported again
             return self._failed(cause(error))
         if self.is_failing:
@@ -110,6 +123,17 @@ class TraceExporter:
             log.warning("Traces not exported to %s: %s (retried until it works)", self.settings.endpoint, why)
         self.is_failing = True
         return False
+
+    def _is_given_up(self, found: Sequence[int], refused: SpansRefused) -> bool:
+        """Return whether the oldest run was refused so often by itself that it would hold up all others for good."""
+        if len(found) > 1:
+            return False
+        run_id, times = found[0], self._refused[1] + 1 if self._refused[0] == found[0] else 1
+        self._refused = run_id, times
+        if times < REFUSALS_MAX:
+            return False
+        log.warning("Trace of run %d not exported: %s (given up after %d refusals)", run_id, refused, times)
+        return True
 
 
 @asynccontextmanager

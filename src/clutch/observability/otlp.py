@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from typing import Any
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
@@ -17,11 +20,14 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from clutch import __version__
 from clutch.core.traces import SpanRecord
 from clutch.observability import OtelSettings
+from clutch.observability.exporter import SpansRefused
 
 SEND_S = 3.0  # with the library's own retries; afterwards the spans wait for the next pass
 METRICS_MS = 15_000
 SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
 TOKENS = [float(4**power) for power in range(14)]  #: both as the conventions say
+#: Answers about the address, the credentials or the load: the same spans are accepted once that is corrected.
+_PASSING = frozenset({401, 403, 404, 405, 407, 408, 429})
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SCOPE = InstrumentationScope("clutch", __version__)
 
@@ -35,7 +41,12 @@ class OtlpSink:
         self._resource = Resource.create({})
         if str(self._resource.attributes["service.name"]).startswith("unknown_service"):
             self._resource = self._resource.merge(Resource({"service.name": "clutch"}))
-        self._spans = OTLPSpanExporter(f"{base}/v1/traces", headers=headers, timeout=SEND_S)
+        self._status = 0  #: of the last answer; 0: none
+        watched = requests.Session()
+        watched.hooks["response"].append(self._answered)
+        # The session of a credential provider signs requests; the library uses it only where it gets no other.
+        session = None if any(name.endswith("_CREDENTIAL_PROVIDER") for name in os.environ) else watched
+        self._spans = OTLPSpanExporter(f"{base}/v1/traces", headers=headers, timeout=SEND_S, session=session)
         exporter = OTLPMetricExporter(f"{base}/v1/metrics", headers=headers, timeout=SEND_S)
         reader = PeriodicExportingMetricReader(exporter, export_interval_millis=METRICS_MS)
         # Each process has its own series: what two of them counted must not be taken for one counter.
@@ -50,7 +61,14 @@ class OtlpSink:
         )
 
     def send(self, made: Sequence[SpanRecord]) -> bool:
-        return self._spans.export([self._span(one) for one in made]) is SpanExportResult.SUCCESS
+        self._status = 0
+        is_taken = self._spans.export([self._span(one) for one in made]) is SpanExportResult.SUCCESS
+        if not is_taken and 400 <= self._status < 500 and self._status not in _PASSING:
+            raise SpansRefused(f"the collector refuses the spans with HTTP {self._status}")
+        return is_taken
+
+    def _answered(self, response: requests.Response, **_: Any) -> None:
+        self._status = response.status_code
 
     def count(self, made: Sequence[SpanRecord]) -> None:
         """An empty `error.type` would be a label, so failed calls are not in these metrics."""

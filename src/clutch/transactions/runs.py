@@ -97,6 +97,6 @@ def end_open(now: float, session_id: int, reason: str) -> Tx[None]:
 
 
 def mark_traced(now: float, run_ids: Sequence[int]) -> Tx[None]:
-    """A collector has acknowledged the spans of these runs, which have ended."""
+    """A collector has acknowledged the spans of these runs, which have ended, or never accepts them."""
     del now
     yield "UPDATE runs SET traced = 1 WHERE id {any}", (list(run_ids),)
