@@ -99,6 +99,21 @@ def _current(home: Path) -> Path:
     return home
 
 
+def test_the_workspace_of_a_child_moves_from_a_relative_state_directory(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert typed("move", "--to", "current", state=home).code == 0  # the newest tables
+    (tmp_path / "current/workspaces/17/empty").mkdir(parents=True)
+    with closing(sqlite3.connect(tmp_path / "current/clutch.db")) as tables, tables:
+        tables.execute("UPDATE sessions SET workspace = 'current/workspaces/17' WHERE id = 2147483649")
+        tables.execute("UPDATE sessions SET workspace = 'current/else' WHERE id = 2147483650")
+    assert typed("move", "--to", "new", state=Path("current")).code == 0
+    with closing(sqlite3.connect(tmp_path / "new/clutch.db")) as tables:
+        found = tables.execute("SELECT workspace FROM sessions WHERE id < 2147483651 ORDER BY id").fetchall()
+    assert found == [(str(tmp_path / "new/workspaces/17"),), ("current/else",)]
+
+
 @pytest.mark.parametrize("point", ["receive:after", "fence:after", "write_page:after", "settle:after"])
 def test_a_move_that_ends_before_its_commit_can_be_cancelled(home: Path, tmp_path: Path, point: str) -> None:
     target = tmp_path / "new"

@@ -256,11 +256,13 @@ class Mover:
         if table.name != "sessions" or was == new or self._source.backup is not None:
             return rows
         column = table.columns.index("workspace")
+        # A gateway that was given a relative state directory has written a relative path.
+        places = [row[column] and str(Path(row[column]).absolute()) for row in rows]
         return [
-            (*row[:column], new + row[column].removeprefix(was), *row[column + 1 :])
-            if row[column] is not None and row[column].startswith(was)
+            (*row[:column], new + place.removeprefix(was), *row[column + 1 :])
+            if place is not None and place.startswith(was)
             else row
-            for row in rows
+            for row, place in zip(rows, places, strict=True)
         ]
 
     # Where files go is decided here and nowhere else: to the folders of the target in its state directory. PostgreSQL
