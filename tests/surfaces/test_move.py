@@ -112,6 +112,7 @@ def test_the_workspace_of_a_child_moves_from_a_relative_state_directory(
     with closing(sqlite3.connect(tmp_path / "new/clutch.db")) as tables:
         found = tables.execute("SELECT workspace FROM sessions WHERE id < 2147483651 ORDER BY id").fetchall()
     assert found == [(str(tmp_path / "new/workspaces/17"),), ("current/else",)]
+    assert (tmp_path / "new/workspaces/17/empty").is_dir()
 
 
 @pytest.mark.parametrize("point", ["receive:after", "fence:after", "write_page:after", "settle:after"])

@@ -274,6 +274,8 @@ class Mover:
         self.files = FileCopy()
         for what in FOLDERS:
             was, new = self._source.folder(what), self._target.folder(what)
+            for folder, _ in _folders_below(was) if what == WORKSPACES else ():
+                (new / folder.relative_to(was)).mkdir(0o700, parents=True, exist_ok=True)
             for path in files_below(was):
                 _copy_file(path, new / path.relative_to(was))
                 self.files.files += 1
@@ -298,13 +300,16 @@ async def _outlive_dead_gateways(end: MoveEnd, db: Database) -> bool:
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Files and links below a folder of the state directory. Links are not followed."""
+    for here, names in _folders_below(folder):
+        yield from (path for name in names if (path := here / name).is_symlink() or path.is_file())
+
+
+def _folders_below(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """The folder and those below it, each with the names in it. Links are not followed."""
     for here, folders, files in os.walk(folder):
         if Path(here) == folder:
             folders[:] = [name for name in folders if not _OF_ANOTHER.fullmatch(name)]
-        for name in (*files, *(one for one in folders if (Path(here) / one).is_symlink())):
-            path = Path(here) / name
-            if path.is_symlink() or path.is_file():
-                yield path
+        yield Path(here), [*files, *folders]
 
 
 def _copy_file(path: Path, target: Path) -> None:
