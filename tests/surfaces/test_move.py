@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sqlite3
 from collections.abc import Callable
@@ -83,10 +84,15 @@ def test_everything_goes_to_postgresql_and_back_with_its_ids(
     assert again.body["moveId"] == done.body["moveId"]
     back = typed("move", "--to", tmp_path / "new", "--database", postgres_dsn, "--json", state=home)
     assert back.body["rows"] == done.body["rows"]
+    assert "Next: `clutch serve --state" in back.err
     assert rows_in(tmp_path / "new") == before
     assert (tmp_path / "new/tasks/17/notes.txt").read_text() == "note"
+    # Its config still names PostgreSQL, where the next gateway would be refused.
+    (home / "clutch.json").write_text(json.dumps({"database": postgres_dsn}))
+    (home / "clutch.json").chmod(0o600)
     # The first directory has been left twice over, so it may be filled again.
-    assert typed("move", "--to", home, state=tmp_path / "new").code == 0
+    last = typed("move", "--to", home, state=tmp_path / "new")
+    assert f"Next: remove `database` from {home}/clutch.json, then `clutch serve" in last.err
     assert rows_in(home) == before
 
 
@@ -108,7 +114,9 @@ def test_the_workspace_of_a_child_moves_from_a_relative_state_directory(
     with closing(sqlite3.connect(tmp_path / "current/clutch.db")) as tables, tables:
         tables.execute("UPDATE sessions SET workspace = 'current/workspaces/17' WHERE id = 2147483649")
         tables.execute("UPDATE sessions SET workspace = 'current/else' WHERE id = 2147483650")
-    assert typed("move", "--to", "new", state=Path("current")).code == 0
+    (tmp_path / "current/workspaces/17/.git").write_text("gitdir: elsewhere")
+    done = typed("move", "--to", "new", state=Path("current"))
+    assert (done.code, f"git worktree repair {tmp_path}/new/workspaces/17" in done.err) == (0, True), done.err
     with closing(sqlite3.connect(tmp_path / "new/clutch.db")) as tables:
         found = tables.execute("SELECT workspace FROM sessions WHERE id < 2147483651 ORDER BY id").fetchall()
     assert found == [(str(tmp_path / "new/workspaces/17"),), ("current/else",)]

@@ -65,11 +65,12 @@ def move(
             raise InvalidInput("--to", "name the target: postgresql://… or a state directory")
         source, target = _end(home, database, to), _target(home, to)
         _refuse_missing(source)
+        is_named = target.database is None and _configured(target.home) is not None
         done = moving.rehearse(source) if dry_run else _run(moving.move(source, target, say))
         body = _body(done, source, target) | {"dryRun": dry_run}
         report("move", body, _text(done, source, target, is_rehearsal=dry_run), as_json=as_json)
         if not dry_run:
-            _say_next(done, target, state)
+            _say_next(done, target, state, is_named=is_named)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -137,9 +138,13 @@ def _text(done: MoveReport, source: MoveEnd, target: MoveEnd, *, is_rehearsal: b
     return f"{verb} {source.address} to {target.address}: {rows}, {counted(done.files.files, 'file')}."
 
 
-def _say_next(done: MoveReport, target: MoveEnd, state: Path | None) -> None:
+def _say_next(done: MoveReport, target: MoveEnd, state: Path | None, *, is_named: bool) -> None:
+    """`is_named`: the config in the target directory names another database, which its gateway would use."""
+    for place in done.files.worktrees:
+        say(f"{place} is a copy of a git worktree: run `git worktree repair {place}` in its repository.")
     if target.database is None:
-        return say(f"Next: `{typed('serve', '--state', str(target.home))}`.")
+        first = f"remove `database` from {target.home / CONFIG_FILE}, then " if is_named else ""
+        return say(f"Next: {first}`{typed('serve', '--state', str(target.home))}`.")
     if done.files.files:
         say(
             f"{counted(done.files.files, 'file')} of tasks ({size(done.files.bytes)}) stay on this machine, below"
@@ -148,8 +153,6 @@ def _say_next(done: MoveReport, target: MoveEnd, state: Path | None) -> None:
     say(
         f"Next: set `database` in clutch.json to the address of the target, then `{command_for(state, 'serve')}`."
     )
-    for place in done.files.worktrees:
-        say(f"{place} is a copy of a git worktree: run `git worktree repair {place}` in its repository.")
 
 
 @moves.command()

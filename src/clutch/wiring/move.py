@@ -281,7 +281,7 @@ class Mover:
                 self.files.files += 1
                 self.files.bytes += path.lstat().st_size
                 if what == WORKSPACES and path.name == ".git" and path.is_file():
-                    self.files.worktrees.append(str((new / path.relative_to(was)).parent))
+                    self.files.worktrees.append(str((new / path.relative_to(was)).parent.absolute()))
         os.sync()  # the rows that name these files are durable, too
 
 
