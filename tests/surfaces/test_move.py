@@ -18,6 +18,7 @@ from clutch.errors import ConstraintViolated, StoreMoved
 from clutch.store.transaction import Database, Tx
 from clutch.testing import CrashAt
 from clutch.testing.postgres import PostgresServer
+from clutch.transactions import blobs
 from clutch.wiring import opened_store
 from clutch.wiring.move import MoveEnd, move
 from tests.golden.contract import FOLDER
@@ -157,6 +158,32 @@ def test_after_its_commit_a_move_can_only_be_finished(home: Path, tmp_path: Path
     opened(target)
     assert "was moved to" in typed("move", "--to", tmp_path / "third", state=home).err
     assert f"Not the current state: {home} was moved to {target}" in typed("ps", state=home).err
+
+
+def test_files_that_only_the_database_has_are_written_to_the_directory(
+    home: Path, tmp_path: Path, postgres_dsn: str
+) -> None:
+    async def work_elsewhere() -> None:
+        async with opened_store(home, postgres_dsn) as db:
+            for name in ("17.0/in/given.txt", "17.0/out/made.txt", "17.0/out/here.txt", "18.2/out/made.txt"):
+                await db.alone(blobs.put, f"tasks/{name}", name.encode())
+
+    (home / "tasks/17/out").mkdir()
+    (home / "tasks/17/out/here.txt").write_text("as it is on this machine")
+    assert typed("move", "--to", postgres_dsn, state=home).code == 0
+    asyncio.run(work_elsewhere())
+    new = tmp_path / "new"
+    done = typed("move", "--to", new, "--database", postgres_dsn, "--json", state=home)
+    assert (done.code, done.body["files"]) == (0, 5)
+    found = {str(one.relative_to(new / "tasks")): one.read_text() for one in (new / "tasks").rglob("*.txt")}
+    assert found == {
+        "17/notes.txt": "note",
+        "17/in/given.txt": "17.0/in/given.txt",
+        "17/out/made.txt": "17.0/out/made.txt",
+        "17/out/here.txt": "as it is on this machine",
+        "18.2/out/made.txt": "18.2/out/made.txt",
+    }
+    assert (new / "tasks/17/in/.manifest.json").exists()
 
 
 def test_a_process_that_slept_through_the_move_can_write_nothing(

@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from clutch.core import move as rules
+from clutch.core.attachments import MANIFEST, Attachment, FileVersion, Side
 from clutch.core.move import EndState, MoveRecord, MoveStep
 from clutch.core.text.format import typed
 from clutch.errors import InvalidInput, StateDirectoryInUse, StoreError
@@ -30,8 +32,9 @@ from clutch.store.sqlite import SqliteStore
 from clutch.store.sqlite_connection import SqliteConnection, copy_database, migrate, must
 from clutch.store.transaction import P, TxFunction
 from clutch.surfaces.discovery import named_state
+from clutch.tools.task_files import LocalTaskFiles
+from clutch.transactions import blobs, workers
 from clutch.transactions import move as rows_of
-from clutch.transactions import workers
 from clutch.wiring.engine import RESULTS, TASKS, WORKSPACES, SystemClock, clock_for, open_file, place_of
 
 if TYPE_CHECKING:
@@ -227,6 +230,8 @@ class Mover:
                 record, done = new, done + len(rows)
                 self._say(f"{table.name}: {done:,} of {totals.get(table.name, 0):,} rows")
         await asyncio.to_thread(self._copy_files)
+        if self._source.database is not None and self._target.database is None:
+            await self._write_blobs()
         await self._compare(record)
         given = await self._here.read(rows_of.numbers, self.tables)
         await self._there.alone(rows_of.settle, record, replace(record, state=EndState.RECEIVED), given)
@@ -283,6 +288,23 @@ class Mover:
                 if what == WORKSPACES and path.name == ".git" and path.is_file():
                     self.files.worktrees.append(str((new / path.relative_to(was)).parent.absolute()))
         os.sync()  # the rows that name these files are durable, too
+
+    async def _write_blobs(self) -> None:
+        """Write the files that only the database has: those of tasks that worked on other machines. The gateway of a
+        state directory does not look for them in its database. What is in the directory stays."""
+        files, names = LocalTaskFiles(self._target.folder(TASKS)), await self._here.read(blobs.names, TASKS)
+        for folder, keys in groupby(sorted(names), lambda key: key.rpartition("/")[0]):
+            _, name, side = folder.split("/")
+            version = FileVersion(*map(int, name.split(".")))
+            place = Path(files.path(version), side)
+            if side == Side.IN and (place / MANIFEST).exists():
+                continue
+            wanted = [key for key in keys if side == Side.IN or not (place / Path(key).name).exists()]
+            read = [(Path(key).name, await self._here.read(blobs.get, key)) for key in wanted]
+            found = [Attachment(name, content) for name, content in read if content is not None]
+            await files.restore(version, Side(side), found)
+            self.files.files += len(found)
+            self.files.bytes += sum(len(one.content) for one in found)
 
 
 async def _outlive_dead_gateways(end: MoveEnd, db: Database) -> bool:
