@@ -90,7 +90,8 @@ class HintExchange:
                 return
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), self._ping_s)
+                async with asyncio.timeout(self._ping_s):
+                    await self._changed.wait()
             except TimeoutError:
                 await link.raw.execute(PING, timeout=_ANSWER_S)
 
@@ -186,7 +187,9 @@ class PostgresLives:
         link.raw.add_termination_listener(lambda _: gone.set())
         while not link.raw.is_closed():
             try:
-                await asyncio.wait_for(gone.wait(), self._ping_s)
+                # Not `wait_for`, which forgets a cancellation that comes with the event: a close would wait for ever.
+                async with asyncio.timeout(self._ping_s):
+                    await gone.wait()
             except TimeoutError:
                 try:
                     async with self._turn:
