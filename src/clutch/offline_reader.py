@@ -122,7 +122,7 @@ def copy(state: Path, target: Path) -> int:
     Raises InvalidInput when something is there already, StoreMoved when the tasks live elsewhere; half a copy never has
     the name."""
     from clutch.core.move import refuse_copy
-    from clutch.transactions.workers import move_record
+    from clutch.transactions.read.move import move_record
 
     if target.exists():
         raise InvalidInput("FILE", f"{target} is there already; name another")

@@ -21,7 +21,7 @@ from clutch.models.rate_limiter import Throttled
 from clutch.ports import ModelError, ModelRequest, OnDelta
 from clutch.store.postgres import PostgresStore
 from clutch.store.postgres_clock import DatabaseClock
-from clutch.store.transaction import Tx
+from clutch.store.transaction import Database, Tx
 from clutch.testing.providers import Behaviour, Failure, Fault, Providers, Reply, Silence, Text, WireRequest
 from clutch.transactions import workers
 from tests.crash.limited_gateway import gateway, provider
@@ -205,12 +205,25 @@ async def test_what_one_gateway_learns_of_a_refusal_or_a_broken_provider_holds_f
         fifth = await stack.enter_async_context(opened(*known, Bounds(spread_s=0.0)))
         refusal = await fourth.refused("d")
         assert refusal.is_sent
+        await until_refusal_is_shared(first.db)
         held = await fifth.refused("e")
         assert not held.is_sent
         assert refusal.retry_at is not None
         assert abs(refusal.retry_at - 900.0 - fourth.clock.now()) < PATIENCE_S
         assert held.retry_at is not None
         assert abs(held.retry_at - refusal.retry_at) < PATIENCE_S
+
+
+async def until_refusal_is_shared(db: Database) -> None:
+    """A gateway tells the others after its call has failed; a call of another one may start before."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await db.read(is_refusal_shared):  # noqa: ASYNC110 - asks a database
+            await asyncio.sleep(0.01)
+
+
+def is_refusal_shared(now: float) -> Tx[bool]:
+    del now
+    return any("Rate limit" in state for (state,) in (yield "SELECT state FROM provider_limits", ()))
 
 
 def forget(now: float) -> Tx[None]:

@@ -420,7 +420,7 @@ def _examine_server(dsn: str, report: DoctorReport, *, is_served: bool) -> None:
 def _of_move(look: Callable[..., Any], place: str) -> Iterator[Check]:
     """Report a database that is moved, or was: no gateway starts on it."""
     from clutch.core.move import refusal
-    from clutch.transactions.workers import move_record
+    from clutch.transactions.read.move import move_record
 
     if (why := refusal(look(move_record), place)) is not None:
         yield Check("move", False, why)

@@ -215,7 +215,7 @@ def source(state: Path | None, database: str | None = None) -> Iterator[Source]:
         return
     from clutch.core.move import refusal
     from clutch.offline_reader import looking_at, looking_at_nothing
-    from clutch.transactions.workers import move_record
+    from clutch.transactions.read.move import move_record
 
     say(found)
     is_fresh = discovery.is_fresh(home)

@@ -14,11 +14,10 @@ from typing import Final, Literal, NamedTuple, NoReturn
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core import move, run
+from clutch.core import run
 from clutch.core.delivery import CLOCK_SLACK_S, is_put_back, letter_wait_max_s, put_right, timer_max_s
 from clutch.core.lifecycle import step
 from clutch.core.model import FINISHED, Delivery, Lane, Phase, Reason
-from clutch.core.move import MoveRecord
 from clutch.core.policy import Life, Policy
 from clutch.core.run import Admission
 from clutch.core.spawn import SpawnRefusal
@@ -27,23 +26,12 @@ from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
 from clutch.transactions import inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
 from clutch.transactions.conditions import IS_OPEN
+from clutch.transactions.read.move import check_open
 from clutch.transactions.sessions import Condition, NewMain, SessionRow, Stale
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
 NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})
 UNSEEN_MAX: Final = 200  # sessions with new letters that one look reports
-
-
-def move_record(now: float) -> Tx[MoveRecord]:
-    """Return what this database knows of a move to or from another one, during which no worker may register."""
-    del now
-    rows = yield "SELECT value FROM meta WHERE name = 'move'", ()
-    return move.read_record(rows[0][0]) if rows else MoveRecord()
-
-
-def check_open(now: float) -> Tx[None]:
-    """Raise StoreMoved while the database is moved, or was."""
-    move.refuse_closed((yield from move_record(now)))
 
 
 def next_number(now: float) -> Tx[int]:

@@ -72,8 +72,9 @@ from clutch.tools.sandbox.process import SandboxKind, sandbox_kind
 from clutch.tools.sandbox.protected_files import COMMANDS, finish, is_settled, unread_instructions
 from clutch.tools.shared_files import SharedTaskFiles
 from clutch.tools.task_files import LocalResultFiles, LocalTaskFiles
-from clutch.transactions import sessions, workers
+from clutch.transactions import sessions
 from clutch.transactions.outbox import CHANNEL as HOOK_CHANNEL
+from clutch.transactions.read.move import check_open
 
 # --------------------------------------------------------------------------------------------------
 # Where things are kept: SQLite in the state directory, owned by this process alone; or a PostgreSQL shared by many.
@@ -111,10 +112,10 @@ async def open_store(
         settings = PostgresSettings(idle_in_transaction_s=within_lease, transaction_s=within_lease)
         opening = PostgresStore(database, clock, settings=settings, stopping=stopping)
         store = await stack.enter_async_context(opening)
-        await store.read(workers.check_open)
+        await store.read(check_open)
         return store, store.lives
     file = await open_file(stack, home, clock)
-    await file.read(workers.check_open)
+    await file.read(check_open)
     return file, None
 
 

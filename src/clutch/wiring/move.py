@@ -33,8 +33,9 @@ from clutch.store.sqlite_connection import SqliteConnection, copy_database, migr
 from clutch.store.transaction import P, TxFunction
 from clutch.surfaces.discovery import named_state
 from clutch.tools.task_files import LocalTaskFiles
-from clutch.transactions import blobs, workers
+from clutch.transactions import blobs
 from clutch.transactions import move as rows_of
+from clutch.transactions.read.move import move_record
 from clutch.wiring.engine import RESULTS, TASKS, WORKSPACES, SystemClock, clock_for, open_file, place_of
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ async def cancel(source: MoveEnd) -> None:
     """Let gateways work on the source again. What has arrived at the target is deleted by the next move to it."""
     async with AsyncExitStack() as stack:
         db = await source.open(stack)
-        record = await db.read(workers.move_record)
+        record = await db.read(move_record)
         await db.alone(rows_of.reopen, all_tables(), record, rules.cancelled(record))
 
 
@@ -177,7 +178,7 @@ class Mover:
         while True:
             # The target first. A target that belongs to a move for which the source is not fenced after this read can
             # never be opened by that move, so it may be emptied. The other way round it might be opened meanwhile.
-            there = await self._there.read(workers.move_record)
+            there = await self._there.read(move_record)
             here = await self._source_record()
             if here.state is not EndState.OPEN:
                 self.move_id = here.move_id
@@ -191,7 +192,7 @@ class Mover:
     async def _source_record(self) -> MoveRecord:
         backup = self._source.backup
         if backup is None:
-            return await self._here.read(workers.move_record)
+            return await self._here.read(move_record)
         found = backup.stat()
         # The same in each try, so that an interrupted one is resumed.
         move_id = f"restore-{found.st_size:x}-{found.st_mtime_ns:x}"
@@ -372,7 +373,7 @@ def back_up_server(database: str, target: Path) -> int:
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
     with looking_at_server(database, LONG_S) as look:
-        rules.refuse_copy(look(workers.move_record), rules.address_text(database))
+        rules.refuse_copy(look(move_record), rules.address_text(database))
         look(rows_of.check_version, dialect.newest_version(dialect.SCHEMA))
         _write_snapshot(look, part)
     part.rename(target)
