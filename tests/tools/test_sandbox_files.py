@@ -110,6 +110,21 @@ async def test_killed_worker_is_replaced(room: FileProcess, tmp_path: Path) -> N
     assert "1  x" in await room.run("read", {"path": "a"}, str(tmp_path), False)
 
 
+async def test_closing_waits_for_the_pipes_of_a_worker_that_ended_by_itself(tmp_path: Path) -> None:
+    room = FileProcess()
+    await room.run("write", {"path": "a", "text": "x"}, str(tmp_path), False)
+    (pool,) = room._pools.values()
+    dead = await pool.idle.get()
+    assert dead is not None
+    dead.kill()
+    await dead.wait()
+    pool.idle.put_nowait(dead)
+    await room.run("read", {"path": "a"}, str(tmp_path), False)
+    await room.close()
+    assert dead.stdout is not None
+    assert dead.stdout.at_eof()
+
+
 async def test_hung_call_is_killed_and_hurts_no_other(tmp_path: Path) -> None:
     for number in range(40):
         (tmp_path / f"{number}.txt").write_text("a" * 1500 + "\n")

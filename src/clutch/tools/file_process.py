@@ -125,7 +125,7 @@ class FileProcess:
     def _drop(self, worker: Process) -> None:
         """Kill a worker now; `close` waits for its end."""
         kill(worker)
-        self._dying = {other for other in self._dying if other.returncode is None} | {worker}
+        self._dying = {other for other in self._dying if not _is_closed(other)} | {worker}
 
     async def _call(self, key: _Key, pool: _WorkspaceWorkers, name: str, args: Mapping[str, Any]) -> str:
         worker = await self._worker(key, pool)
@@ -160,7 +160,9 @@ class FileProcess:
                     worker = await pool.idle.get()
                     if worker is not None and worker.returncode is None:
                         return worker
-                    pool.workers -= worker is not None
+                    if worker is not None:
+                        pool.workers -= 1
+                        self._drop(worker)
                     continue
             has_waited = True
 
@@ -207,6 +209,11 @@ def _refuse_unseen(policy: SandboxPolicy, kind: SandboxKind) -> None:
             f"file tools refused: {inside[0]} lies in the workspace and no agent may see it. "
             f"Choose a state directory outside the workspace{other[kind]}"
         )
+
+
+def _is_closed(worker: Process) -> bool:
+    """Whether it has ended and its pipes are closed: a process that has ended may keep its pipes open for a moment."""
+    return worker.returncode is not None and worker.stdout is not None and worker.stdout.at_eof()
 
 
 def _real(root: str) -> str:

@@ -287,12 +287,14 @@ async def _spawn(launch: Launch, is_served: bool) -> Process:
 async def end(process: Process) -> None:
     """End a process at once with all it started: a PID namespace ends with its first process."""
     kill(process)
-    with suppress(TimeoutError):  # without a sandbox, a process that left the group may hold the pipe open
+    try:
         async with asyncio.timeout(DRAIN_S):
             # A full pipe would keep asyncio from noticing the end; what is left is at most a few buffers.
             while process.stdout is not None and await process.stdout.read(CHUNK_BYTES):
                 pass
             await process.wait()
+    except TimeoutError:  # without a sandbox, a process that left the group may hold the pipe open
+        process._transport.close()  # type: ignore[attr-defined]  # the only way to let go of the pipes
 
 
 def kill(process: Process) -> None:
