@@ -1,6 +1,6 @@
 # The words a contributor types. Each target sets itself up on a machine that has only make and
 # Python >= 3.11 with venv; what setting up says goes to stderr, so that the last line of stdout of
-# demo, trust, chaos, bench, scenarios, house and words is their JSON summary. Afterwards the command itself is .venv/bin/clutch.
+# demo, trust, chaos, bench, bench-peers, scenarios, house and words is their JSON summary. Afterwards the command itself is .venv/bin/clutch.
 #
 #   make setup                        .venv from the hashed lock file, Clutch itself editable
 #   make check                        format, lint, types, import rules, docs, words
@@ -13,6 +13,8 @@
 #   make chaos      [SECONDS=n] [SEED=n] [ONLY=kill,stop,...]  gateways, servers, links and providers that fail, at once
 #   make bench      [ONLY=store,growth,boot,calls,w1,w2,fanin,ready,cli,page,fleet] [N=100,1000] [REPS=3]
 #                   [LOAD=1 [SECONDS=600]]  ... or 500 watchers and 200 running children, for ten minutes
+#   make bench-peers [ONLY=w1,w2,fanin,history,clutch,langgraph,...] [N=100] [REPS=3]  Clutch beside other libraries,
+#                   each in build/peers/NAME from its lock file; only making these needs the network
 #   make scenarios  [BACKEND=sqlite|postgres|all] [POOLER=session|transaction]  with PgBouncer before PostgreSQL
 #   make house                        sizes, names, writers of tables and length of calls, beside their limits
 #   make words                        texts that people read, against the words that the product does not use
@@ -22,6 +24,7 @@
 #   make fmt                          format, and repair what the linter can
 #   make screenshots                  record the pictures of README and docs from real runs: page, phone, terminal
 #   make lock       [ARGS=--upgrade]  lock files from pyproject.toml; keeps versions unless told
+#   make lock-peers [ARGS=--upgrade]  the same for the libraries of bench-peers, from benchmarks/peers/locks/*.in
 #   make help                         these lines
 #   make clean                        remove .venv, build results and caches
 #
@@ -44,7 +47,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command "make lock"
 
 .PHONY: setup check check-format check-lint check-types check-imports check-docs check-words
-.PHONY: test test-fast test-lowest docs demo trust chaos bench scenarios house words audit release sbom fmt screenshots lock help clean
+.PHONY: test test-fast test-lowest docs demo trust chaos bench bench-peers scenarios house words audit release sbom fmt screenshots lock lock-peers help clean
 .DEFAULT_GOAL := check
 
 setup: $(STAMP)
@@ -165,6 +168,9 @@ bench: $(STAMP) browser
 	@$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(N),--n $(N)) \
 	  $(if $(REPS),--reps $(REPS)) $(if $(LOAD),--load $(LOAD)) $(if $(SECONDS),--seconds $(SECONDS))
 
+bench-peers: $(STAMP)
+	@$(BIN)/python -m benchmarks.peers $(if $(ONLY),--only $(ONLY)) $(if $(N),--n $(N)) $(if $(REPS),--reps $(REPS))
+
 scenarios: $(STAMP)
 	@$(BIN)/python -m tests.scenarios $(if $(BACKEND),--backend $(BACKEND))
 
@@ -199,6 +205,11 @@ lock: $(STAMP)
 	  --output-file requirements-dev.lock
 	@$(COMPILE) pyproject.toml --extra all --group dev --resolution lowest-direct $(ARGS) \
 	  --output-file requirements-lowest.lock
+
+PEER_LOCKS := $(patsubst %.in,%.lock,$(wildcard benchmarks/peers/locks/*.in))
+lock-peers: $(STAMP)
+	@$(foreach lock,$(PEER_LOCKS),$(subst make lock",make lock-peers",$(COMPILE)) $(lock:.lock=.in) $(ARGS) \
+	  --output-file $(lock) >/dev/null &&) :
 
 help:
 	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile

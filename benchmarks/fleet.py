@@ -26,7 +26,7 @@ from benchmarks.unfinished import leave
 from benchmarks.w_process import Process, started
 from clutch.store.postgres import PostgresStore
 from clutch.testing.postgres import temporary_server
-from clutch.transactions import workers
+from clutch.transactions import claims
 from clutch.wiring import SystemClock
 
 GATEWAYS: Final = (1, 2, 4)
@@ -223,7 +223,7 @@ async def _rounds(address: str, connection: Any, rounds: int = ROUNDS) -> list[f
         for _ in range(rounds):
             while True:
                 began = time.perf_counter()
-                found = await db.alone(workers.claim, 100, 20)
+                found = await db.alone(claims.claim, 100, 20)
                 took_ms.append(1000 * (time.perf_counter() - began))
                 if not found:
                     break

@@ -23,6 +23,7 @@ from clutch.ports import ModelRequest, OnDelta
 from clutch.store.postgres import PostgresStore
 from clutch.store.transaction import Tx
 from clutch.transactions import workers
+from clutch.transactions.claims import claim
 from clutch.wiring import SystemClock, running_engine
 
 _LEASE_S: Final = 600.0
@@ -66,7 +67,7 @@ async def claims(options: argparse.Namespace) -> None:
         began, claimed, took_ms = time.perf_counter(), 0, []
         while True:
             started = time.perf_counter()
-            found = await db.alone(workers.claim, options.number, _BATCH)
+            found = await db.alone(claim, options.number, _BATCH)
             took_ms.append(1000 * (time.perf_counter() - started))
             if not found:
                 break

@@ -76,6 +76,7 @@ class Report:
         self.rows: list[Row] = []
         self.targets: list[Target] = []
         self.config: dict[str, Any] = {}
+        self.ratios: dict[str, float | None] = {}  #: said in the summary, not judged
         self._write = write or _print
 
     def add(self, row: Row) -> None:
@@ -109,6 +110,8 @@ class Report:
             "config": self.config,
             "targets": [target.as_json() for target in self.targets],
         }
+        if self.ratios:
+            summary["ratios"] = {name: _rounded(value) for name, value in self.ratios.items()}
         self._write(json.dumps(summary))
         return self.ok
 

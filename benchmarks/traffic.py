@@ -17,7 +17,7 @@ from benchmarks.task import FINDING, POLICY, REPLY, REQUEST, ROOT_RIGHTS, STEPS,
 from clutch.core.messages import Answer
 from clutch.engine.services import BlockIds
 from clutch.store.transaction import Database
-from clutch.transactions import sessions, turn_begin, turn_end, wake, workers
+from clutch.transactions import claims, sessions, turn_begin, turn_end, wake, workers
 from clutch.transactions import turn as turn_tx
 from clutch.transactions.sessions import NewMain, OwnedRun
 from clutch.transactions.spawn import ChildRequest, spawn
@@ -115,7 +115,7 @@ class Traffic:
             await self._became_due.wait()
             self._became_due.clear()
             room = POLICY.work.sessions_max
-            for one in await self._door.alone(workers.claim, self._worker_id, room):
+            for one in await self._door.alone(claims.claim, self._worker_id, room):
                 self._waiting.pop(one.session_id).set_result(one.fence)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import IO, Any, Final
 
 _LINE_MAX: Final = 2**20
 _ANSWERS_S: Final = 60.0
@@ -17,6 +17,7 @@ _ENDS_S: Final = 20.0
 class Process:
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self._name, self._process = name, process
+        self.pid = process.pid
 
     async def line(self, patience_s: float = _ANSWERS_S) -> str:
         assert self._process.stdout is not None
@@ -56,10 +57,17 @@ class Process:
 
 
 @asynccontextmanager
-async def started(module: str, *arguments: str) -> AsyncIterator[Process]:
+async def started(
+    module: str,
+    *arguments: str,
+    python: str = sys.executable,
+    environ: Mapping[str, str] | None = None,
+    errors: IO[bytes] | None = None,
+) -> AsyncIterator[Process]:
+    """`errors`: a file for its standard error; else it is ours."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, *arguments, stdin=pipe, stdout=pipe, limit=_LINE_MAX
+        python, "-m", module, *arguments, stdin=pipe, stdout=pipe, stderr=errors, env=environ, limit=_LINE_MAX
     )
     one = Process(module, process)
     try:

@@ -46,13 +46,13 @@ class Witness:
 
     def behave(self, request: WireRequest) -> Reply:
         self._notice()
-        told = _told(request)
+        words = told(request)
         results = sum(message["role"] == "tool" for message in request.messages)
-        children = w_job.count_in(told)
+        children = w_job.count_in(words)
         if children is not None:
             return _spawning(children) if not results else _last_word()
-        item = w_job.item_in(told)
-        return _child(item, results, self._latency_s(item))
+        item = w_job.item_in(words)
+        return child(item, results, self._latency_s(item))
 
     def _notice(self) -> None:
         seen = self.server.log.count
@@ -77,16 +77,19 @@ class Witness:
             case ["mark"]:
                 self._marked, self._marked_at = self.server.log.count, time.time()
             case ["report"]:
-                return json.dumps(self._counts() | self._after_kill())
+                return json.dumps(self.report())
             case _:
                 raise ValueError(f"unknown order: {line!r}")
         return "done"
 
+    def report(self) -> dict[str, Any]:
+        return self._counts() | self._after_kill()
+
     def _counts(self) -> dict[str, Any]:
         log = self.server.log
-        parents = [call for call in log.calls if w_job.count_in(_told(call.request)) is not None]
-        children = [call for call in log.calls if w_job.count_in(_told(call.request)) is None]
-        shown = w_job.findings_in(_all_told(parents[-1].request)) if parents else []
+        parents = [call for call in log.calls if w_job.count_in(told(call.request)) is not None]
+        children = [call for call in log.calls if w_job.count_in(told(call.request)) is None]
+        shown = w_job.findings_in(all_told(parents[-1].request)) if parents else []
         return {
             "results": len(set(shown)),
             "twice": len(shown) - len(set(shown)),
@@ -127,58 +130,57 @@ def _steps(calls: list[CallSeen]) -> dict[int, tuple[int, int]]:
     """Calls of children by their ordinal: which item, which step."""
     found: dict[int, tuple[int, int]] = {}
     for call in calls:
-        told = _told(call.request)
-        if w_job.count_in(told) is None:
+        words = told(call.request)
+        if w_job.count_in(words) is None:
             step = sum(message["role"] == "tool" for message in call.request.messages)
-            found[call.request.ordinal] = (w_job.item_in(told), step)
+            found[call.request.ordinal] = (w_job.item_in(words), step)
     return found
 
 
-def _told(request: WireRequest) -> str:
+def told(request: WireRequest) -> str:
     """The first words of the user: the task."""
-    return next(_text(message["content"]) for message in request.messages if message["role"] == "user")
+    return next(text_of(message["content"]) for message in request.messages if message["role"] == "user")
 
 
-def _all_told(request: WireRequest) -> str:
+def all_told(request: WireRequest) -> str:
     """Results may come as words of the user or as the answer of the call that waited for them."""
     said = [m for m in request.messages if m["role"] in ("user", "tool")]
-    return "\n".join(_text(message["content"]) for message in said)
+    return "\n".join(text_of(message["content"]) for message in said)
 
 
-def _text(content: str | list[dict[str, Any]]) -> str:
+def text_of(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 def _spawning(children: int) -> Reply:
-    calls = [_call("sessions_spawn", task=w_job.task(item), label=f"item {item}") for item in range(children)]
-    return Reply([*calls, _call("sessions_yield")], Usage(500, 20 * children), latency_s=w_job.LATENCY_S)
+    calls = [call("sessions_spawn", task=w_job.task(item), label=f"item {item}") for item in range(children)]
+    return Reply([*calls, call("sessions_yield")], Usage(500, 20 * children), latency_s=w_job.LATENCY_S)
 
 
 def _last_word() -> Reply:
     return Reply([Text("I have heard of "), Text("all items.")], Usage(900, 9), latency_s=w_job.LATENCY_S)
 
 
-def _child(item: int, results: int, latency_s: float) -> Reply:
+def child(item: int, results: int, latency_s: float) -> Reply:
     match results:
         case 0:
-            pieces: list[Text | ToolCall] = [_call("look_up", item=item)]
+            pieces: list[Text | ToolCall] = [call("look_up", item=item)]
         case 1:
-            pieces = [_call("record", item=item, text="as many doors as it should have, all of them green")]
+            pieces = [call("record", item=item, text="as many doors as it should have, all of them green")]
         case _:
             pieces = [Text(piece) for piece in w_job.finding(item)]
     gaps = sum(1 + len(piece.arguments) if isinstance(piece, ToolCall) else 1 for piece in pieces) + 1
     return Reply(pieces, Usage(1000, 20, cache_read=800), drip_s=latency_s / gaps)
 
 
-def _call(name: str, **arguments: Any) -> ToolCall:
+def call(name: str, **arguments: Any) -> ToolCall:
     text = json.dumps(arguments)
     half = len(text) // 2
     return ToolCall(name, (text[:half], text[half:]))
 
 
-async def serve(*, is_uneven: bool) -> None:
+async def serve(witness: Witness) -> None:
     gc.disable()  # it keeps every request; looking through them all again would make its timers late
-    witness = Witness(is_uneven=is_uneven)
     async with witness.server as server, asyncio.TaskGroup() as group:
         print(server.openai_url, flush=True)
         probing = group.create_task(witness.probe())
@@ -190,4 +192,4 @@ async def serve(*, is_uneven: bool) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.w_server", description=__doc__)
     parser.add_argument("--uneven", action="store_true", help="every child has a pace of its own")
-    asyncio.run(serve(is_uneven=parser.parse_args().uneven))
+    asyncio.run(serve(Witness(is_uneven=parser.parse_args().uneven)))

@@ -24,7 +24,7 @@ from benchmarks.floor import SqliteWriter
 from clutch.api.slash import MAIN_SESSION
 from clutch.core.compaction import ContextLimits
 from clutch.core.model import Lane
-from clutch.core.policy import Announcing, Limits, Policy, Work
+from clutch.core.policy import Announcing, Life, Limits, Policy, Work
 from clutch.models.provider import AdapterKind, Provider
 from clutch.tools.registry import Tools
 from clutch.wiring import DATABASE_FILE, Clutch
@@ -39,10 +39,11 @@ POLICY: Final = Policy(
     announcing=Announcing(debounce_s=0.0, cap=_MANY),
     work=Work(sessions_max=2 * _MANY),
     context=ContextLimits(window_tokens=100 * _MANY),
+    life=Life(steps_max=_MANY),
 )
 RAISED: Final = {
     "agents.defaults.subagents": dict.fromkeys(
-        ("maxChildrenPerAgent", "maxDescendants", "maxRetained"), _MANY
+        ("maxChildrenPerAgent", "maxDescendants", "maxRetained", "maxSteps"), _MANY
     ),
     "announce.queue": {"debounceMs": 0, "cap": _MANY},
     "worker.lanes": {"main": _MANY, "subagent": _MANY},
@@ -60,7 +61,7 @@ async def floor(said: argparse.Namespace) -> None:
         await _measured(w_floor.Floor(session, said.url, writer, w_job.Work()).fan_out, said)
 
 
-def _clutch(said: argparse.Namespace) -> Clutch:
+def clutch_of(said: argparse.Namespace) -> Clutch:
     lanes = {Lane.MAIN: _MANY, Lane.SUBAGENT: said.lane}
     return Clutch(
         state=said.state,
@@ -73,7 +74,7 @@ def _clutch(said: argparse.Namespace) -> Clutch:
 
 
 async def clutch(said: argparse.Namespace) -> None:
-    async with _clutch(said) as c:
+    async with clutch_of(said) as c:
 
         async def fan_out(session: str, count: int) -> str:
             await c.say(w_job.fan_out(count), session=session)
@@ -83,7 +84,7 @@ async def clutch(said: argparse.Namespace) -> None:
 
 
 async def resume(said: argparse.Namespace) -> None:
-    async with _clutch(said) as c:
+    async with clutch_of(said) as c:
         answer = await c.reply()
         await c.wait_idle()
         print(json.dumps({"answer": answer, "cpu_s": round(time.process_time(), 4)}), flush=True)

@@ -1,0 +1,1 @@
+"""Clutch beside other agent libraries: the same jobs, the same model server, one run. `--help` has the options."""
