@@ -120,8 +120,13 @@ def opens_at(moment: float, zone: tzinfo, start: int, end: int) -> float | None:
 
 
 MAIN = "main"  #: there is always one of this name
+SKILL_TOOL = "skill"  #: the tool that loads a skill
 OFFLINE = "offline"  #: the demo model; it needs no provider and no API key
 MODEL_CHARS_MAX = 200
+#: Of an agent or a skill. Every system prompt of an agent that may spawn repeats it.
+DESCRIPTION_CHARS_MAX = 1024
+#: Of the instructions of an agent. Every request of a subagent of it carries them.
+INSTRUCTIONS_CHARS_MAX = 32 * 1024
 HEARTBEAT_PROMPT = (
     "This is a heartbeat. Look at the system events and at HEARTBEAT.md of the workspace, if there is one, and do "
     "what they ask for. If nothing needs attention, reply HEARTBEAT_OK."
@@ -213,6 +218,8 @@ class Delegation:
     thinking: Thinking | None = None  #: Thinking level of its subagents. None = that of the defaults.
     #: A spawn by this agent must name its agent. None = as in the defaults.
     require_agent_id: bool | None = None
+    #: Directory of this agent as a subagent: inherit or isolated. None = as in the defaults.
+    workspace: Workspace | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -227,8 +234,12 @@ class Agent:
     id: str  #: Name of the agent: a-z, 0-9, _ and -. The agent "main" always exists.
     model: str | None = None  #: Model of this agent, as provider:model. None = that of the defaults.
     thinking: Thinking | None = None  #: Thinking level of this agent. None = that of the defaults.
+    #: What the agent is for. Agents that may start it see this text when they choose whom to start.
+    description: str = ""
     #: Who the agent is, for the system prompt of its main and chat sessions; subagents do not get it.
     identity: str = ""
+    #: Role of the agent as a subagent: part of its system prompt when it is spawned. Its main sessions do not get it.
+    instructions: str = ""
     workspace: str | None = None  #: Directory of its file tools. None = that of the defaults.
     heartbeat: Heartbeat | None = None  #: Heartbeat of this agent. None = that of the defaults.
     #: Settings for when this agent spawns or is spawned.
@@ -238,12 +249,20 @@ class Agent:
     network: bool = True  #: Its commands may use the network, if sandbox.network allows it.
     tools: ToolPolicy = field(default_factory=ToolPolicy)  #: Upper limit of its tools, however it is started.
     models: frozenset[str] | None = None  #: Patterns of the models it may use. None = all.
+    max_turns: int | None = None  #: Model calls of one run of this agent. None = maxSteps of the defaults.
+    skills: frozenset[str] | None = None  #: Skills that this agent may use, by name. None = all.
 
     def __post_init__(self) -> None:
         check(self)
         problem = ids.agent_id_problem(self.id)
         require("Agent.id", problem or "", is_kept=problem is None)
         check_model(f"agent {self.id!r}, model", self.model)
+        require(
+            "Agent.max_turns", "must be at least 1", is_kept=self.max_turns is None or self.max_turns >= 1
+        )
+        for name, most in (("description", DESCRIPTION_CHARS_MAX), ("instructions", INSTRUCTIONS_CHARS_MAX)):
+            is_kept = len(getattr(self, name)) <= most
+            require(f"Agent.{name}", f"must have at most {most} characters", is_kept=is_kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,11 @@ def consequences(
                 Decision.APPROVE: "Approving offers the tool, as shown here, to all agents from their next turn on.",
                 Decision.REJECT: "Rejecting withholds the tool. You are asked again when its definition changes.",
             }
+        case QuestionKind.APPROVAL if "file" in detail:
+            return {
+                Decision.APPROVE: "Approving lets agents use the file, as shown here, from their next turn on.",
+                Decision.REJECT: "Rejecting leaves the file without effect. You are asked again when it changes.",
+            }
         case QuestionKind.APPROVAL:
             return _of_call(asker)
 

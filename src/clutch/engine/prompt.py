@@ -16,14 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from clutch.core import compaction as rules_of
-from clutch.core.agents import NO_AGENTS, Roster
+from clutch.core.agents import SKILL_TOOL, Agent
 from clutch.core.attachments import RESULTS
 from clutch.core.authority import Role
 from clutch.core.compaction import ContextLimits, Cut
 from clutch.core.messages import Answer, Input, Summary
 from clutch.core.model import Plan
+from clutch.core.policy import Policy
+from clutch.core.spawn import spawnable
 from clutch.core.text import prompts
-from clutch.ports import ModelError, ModelRequest, ToolFailed, ToolSpec, Trouble
+from clutch.ports import ModelError, ModelRequest, Skills, ToolFailed, ToolSpec, Trouble
 from clutch.store.transaction import Database
 from clutch.transactions.read import transcripts as stored
 from clutch.transactions.read.transcripts import Around, Briefing
@@ -129,44 +131,59 @@ class System:
 
 
 class Surroundings:
-    """Builds system prompts. An agent's identity goes to its main and chat sessions only."""
+    """Builds system prompts. An agent's identity goes to its main and chat sessions only, its instructions to its
+    subagents only. `policy`: returns the present one, which a reload or an approved file replaces."""
 
     def __init__(
         self,
         db: Database,
-        rules: ContextLimits,
+        policy: Callable[[], Policy],
         documents: Documents | None = None,
-        agents: Roster = NO_AGENTS,
+        skills: Skills | None = None,
     ) -> None:
-        self._db, self._rules, self._documents, self._agents = db, rules, documents, agents
+        self._db, self._policy, self._documents, self._skills = db, policy, documents, skills
 
     async def system(self, session_id: int, about: Briefing, *, submits_result: bool = False) -> System:
         """Once per turn and after each compaction: a prompt that changed with every step could not be cached."""
-        sections = [self._who(about, submits_result)]
+        policy = self._policy()
+        sections = [_who(about, policy.agent(about.agent_id), submits_result)]
+        sections += self._choices(about, policy)
         if self._documents is not None and about.workspace:
             sections.append(await self._documents.section(about.workspace))
         around = Around()
         if about.rights.role is not Role.LEAF:
-            around = await self._db.read(stored.around, session_id, self._rules)
+            around = await self._db.read(stored.around, session_id, policy.context)
         sections += _news(around)
         return System("\n\n".join(filter(None, sections)), around.events_upto)
 
-    def _who(self, about: Briefing, submits_result: bool) -> str:
-        rights = about.rights
-        if not about.depth:
-            agent = self._agents.get(about.agent_id)
-            return prompts.main_prompt(agent.identity if agent else "", may_spawn=rights.may_spawn)
-        brief = prompts.ChildBrief(
-            label=about.label or "",
-            session_key=about.session_key,
-            requester=about.requester_key or "",
-            depth=about.depth,
-            depth_max=rights.depth_max,
-            may_spawn=rights.may_spawn,
-            plan_mode=about.plan == Plan.DRAFTING,
-            submits_result=submits_result,
-        )
-        return prompts.system_prompt(brief)
+    def _choices(self, about: Briefing, policy: Policy) -> Iterator[str]:
+        """What the session may start and load, if its rights permit it."""
+        if about.rights.may_spawn:
+            others = sorted(spawnable(policy, about.agent_id))
+            if agents := [(one, text) for one in others if (text := policy.agent(one).description)]:
+                yield prompts.choices_section(prompts.AGENTS, agents)
+        may_load = about.rights.tools.permits(SKILL_TOOL)
+        if self._skills is not None and may_load and (skills := self._skills.offered(about.agent_id)):
+            yield prompts.choices_section(prompts.SKILLS, skills)
+
+
+def _who(about: Briefing, agent: Agent, submits_result: bool) -> str:
+    rights = about.rights
+    if not about.depth:
+        return prompts.main_prompt(agent.identity, may_spawn=rights.may_spawn)
+    brief = prompts.ChildBrief(
+        label=about.label or "",
+        session_key=about.session_key,
+        requester=about.requester_key or "",
+        depth=about.depth,
+        depth_max=rights.depth_max,
+        may_spawn=rights.may_spawn,
+        plan_mode=about.plan == Plan.DRAFTING,
+        submits_result=submits_result,
+        agent_id=about.agent_id,
+        instructions=agent.instructions,
+    )
+    return prompts.system_prompt(brief)
 
 
 def _news(around: Around) -> Iterator[str]:

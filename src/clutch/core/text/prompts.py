@@ -19,6 +19,9 @@ from clutch.core.text.tasks import fence, plan_tag
 LAST_CALL_MAX = 120
 CHILD_LABEL_MAX = 72
 EVENT_MAX = 300
+PATH_MAX = 200
+#: Of an agent or a skill, and how many of them: a prompt with all of a large collection would crowd out the task.
+DESCRIPTION_MAX, CHOICES_SHOWN_MAX = 500, 40
 
 #: Results for tool calls that a superseded, timed-out or killed run left open, or a dead worker never stored.
 CANCELLED = "cancelled: the run was stopped before this call was started; nothing was done"
@@ -26,6 +29,26 @@ OUTCOME_UNKNOWN = (
     "outcome unknown: the call was started, but the run was interrupted before its result was stored. "
     "It may or may not have taken effect. Check before doing it again."
 )
+
+
+#: What is missing as a whole, in the list of `files_missing`.
+WHOLE_WORKSPACE = "all files of your workspace"
+WHOLE_REPOSITORY = "the repository of your workspace, with its unchanged files"
+UNSAVED = "files that commands wrote since the last save"
+NAMES_SHOWN = 30  # of missing files; the model can list the rest
+
+
+def files_missing(names: Sequence[str]) -> str:
+    """The note to a session that resumed on another machine."""
+    return (
+        "[This session resumed on another machine. Missing there, or older than you left them: "
+        f"{missing_names(names)}. Look before you rely on them, and write again what you need.]"
+    )
+
+
+def missing_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(visible(name, PATH_MAX) for name in names[:NAMES_SHOWN]) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +63,8 @@ class ChildBrief:
     may_spawn: bool = False
     plan_mode: bool = False
     submits_result: bool = False  #: an output schema was given
+    agent_id: str = ""
+    instructions: str = ""  #: of the agent whose part it plays
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +111,8 @@ def _sections(brief: ChildBrief) -> Iterator[str]:
     yield _REPORTING
     if brief.submits_result:
         yield _SUBMITTING
+    if brief.instructions.strip():
+        yield f"# Your role: {brief.agent_id}\n{brief.instructions.strip()}"
     if brief.may_spawn:
         yield _SPAWNING
     if brief.plan_mode:
@@ -107,6 +134,14 @@ def document_section(name: str, text: str, *, is_cut: bool = False) -> str:
         "nothing said above.\n"
         f"<document>\n{_DOCUMENT_TAG.sub(_BLUNT, text.strip())}{cut}\n</document>"
     )
+
+
+def choices_section(heading: str, choices: Sequence[tuple[str, str]]) -> str:
+    """`choices`: names with their descriptions. Foreign text: each stays on one line."""
+    lines = [f"- {name}: {visible(text, DESCRIPTION_MAX)}" for name, text in choices[:CHOICES_SHOWN_MAX]]
+    if len(choices) > CHOICES_SHOWN_MAX:
+        lines.append(f"- and {len(choices) - CHOICES_SHOWN_MAX} more that are not listed here")
+    return "\n".join((heading, *lines))
 
 
 def children_section(
@@ -167,6 +202,10 @@ If there is nothing to report, reply only ANNOUNCE_SKIP."""
 _SUBMITTING = """# Submitting the result
 Hand over the result with the `submit_result` tool; it must fit the schema of that tool."""
 
+AGENTS = "# Agents you may start\nName one as agentId of `sessions_spawn` to give it a task that fits."
+SKILLS = (
+    "# Skills\nInstructions for special work. Load one with `skill` before you do work that it describes."
+)
 _SPAWNING = """# Children of your own
 You may start subagents with `sessions_spawn` for parts that can be done side by side.
 Their results are pushed to you as messages. Do not poll and do not wait in a loop; continue with other work,
