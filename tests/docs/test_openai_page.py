@@ -19,17 +19,22 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "openai-clients.md").rea
 def test_the_program_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (program,) = re.findall(r"(?s)```python\n(.*?)```", PAGE)
+    programs = re.findall(r"(?s)```python\n(.*?)```", PAGE)
     (tmp_path / "notes.md").write_text("TODO: water the plants\n")
     with served(tmp_path / "state", OfflineModel(latency=lambda _: 0.01), FAST) as db:
         monkeypatch.setattr(sys, "argv", ["ask.py", str(db.home)])
-        exec(compile(program, "docs/how-to/openai-clients.md", "exec"), {})  # noqa: S102 (our own words)
+        for program in programs:
+            exec(compile(program, "docs/how-to/openai-clients.md", "exec"), {})  # noqa: S102 (our own words)
     told = capsys.readouterr().out
-    assert "notes.md:1: TODO: water the plants" in told
+    assert told.count("Survey of the folder") == 2, "each program has an answer"
     assert "Session: agent:main:chat:ada" in told
+    assert told.rstrip().endswith("completed")
 
 
 def test_every_parameter_it_names_is_taken_or_refused_as_it_says() -> None:
-    taken, refused = re.findall(r"Settings of a model \((.*?)\)|something else \((.*?)\)", PAGE, re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", taken[0])) <= set(Completing.model_fields)
-    assert set(re.findall(r"`(\w+)`", refused[1])) <= set(ASKS_FOR_NOTHING)
+    (refused,) = re.findall(r"names the field, never.*?`null`\)", PAGE, re.DOTALL)
+    (accepted,) = re.findall(r"say nothing about the answer \((.*?)\)", PAGE, re.DOTALL)
+    names = set(re.findall(r"`([a-z]\w+)`", refused)) - {"null"}
+    assert len(names) >= 7
+    assert names <= set(ASKS_FOR_NOTHING)
+    assert set(re.findall(r"`(\w+)`", accepted)) <= set(Completing.model_fields) - set(ASKS_FOR_NOTHING)

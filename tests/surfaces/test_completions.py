@@ -98,7 +98,7 @@ def words(text: str) -> list[ChatCompletionMessageParam]:
 
 
 def test_the_last_message_is_said_and_the_session_remembers_the_others(client: OpenAI) -> None:
-    first = client.chat.completions.create(model="main", messages=words("hello"), user="ada", temperature=0.2)
+    first = client.chat.completions.create(model="main", messages=words("hello"), user="ada", temperature=1)
     second = client.chat.completions.create(model="main", messages=words("again"), user="ada")
     other = client.chat.completions.create(
         model="main", messages=[{"role": "user", "content": [{"type": "text", "text": "me"}]}], user="bob"
@@ -275,6 +275,7 @@ def test_history_that_no_session_has_is_given_to_a_new_one(client: OpenAI) -> No
     assert talk(client, "tea", first, "milk") == "2: milk"
     branched = talk(client, "tea", first, "history")
     assert "milk" not in branched
+    assert "system: Be brief." in branched, "instructions too"
     assert branched.index("user: tea") < branched.index(f"assistant: {first}") < branched.rindex("history")
     assert talk(client, "tea", first, "history", branched, "sugar") == "2: sugar"
 
@@ -309,15 +310,26 @@ def test_a_failed_turn_is_an_error(db: Served, client: OpenAI) -> None:
     assert talk(client, "hello", user="ivy") == "3: hello"
 
 
-#: What OpenAI's client can send, as the agent takes it: without effect, or refused unless it asks for nothing.
+#: What OpenAI's client can send that says nothing about the answer; and what is refused unless it asks for nothing.
 WITHOUT_EFFECT: dict[str, Any] = {
-    "temperature": 0.5, "top_p": 0.5, "max_tokens": 9, "max_completion_tokens": 9, "presence_penalty": 1.0,
-    "frequency_penalty": 1.0, "seed": 1, "stop": ["x"], "reasoning_effort": "low", "metadata": {"a": "b"},
-    "store": True, "logit_bias": {"50256": -100}, "service_tier": "auto", "parallel_tool_calls": True,
-    "prompt_cache_key": "k", "prompt_cache_retention": "24h", "prompt_cache_options": {},
-    "safety_identifier": "s", "verbosity": "low", "prediction": {"type": "content", "content": "x"},
+    "metadata": {"a": "b"}, "parallel_tool_calls": True, "prompt_cache_key": "k", "prompt_cache_retention": "24h",
+    "prompt_cache_options": {}, "safety_identifier": "s",
 }  # fmt: skip
 ASKS_FOR_NOTHING: dict[str, tuple[Any, Any]] = {
+    "temperature": (1, 0.5),
+    "top_p": (1, 0.5),
+    "max_tokens": (None, 9),
+    "max_completion_tokens": (None, 9),
+    "presence_penalty": (0, 1.0),
+    "frequency_penalty": (0, 1.0),
+    "seed": (None, 1),
+    "stop": ([], ["x"]),
+    "reasoning_effort": (None, "low"),
+    "store": (False, True),
+    "logit_bias": ({}, {"50256": -100}),
+    "service_tier": ("auto", "flex"),
+    "verbosity": (None, "low"),
+    "prediction": (None, {"type": "content", "content": "x"}),
     "tools": ([], [{"type": "function", "function": {"name": "f"}}]),
     "functions": ([], [{"name": "f"}]),
     "tool_choice": ("auto", "required"),

@@ -10,7 +10,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from clutch.api.problems import Problem
-from clutch.surfaces.http import chats, completions, devices, events, handlers, health, metrics
+from clutch.surfaces.http import chats, completions, devices, events, handlers, health, metrics, responses
 from clutch.surfaces.http.auth import AuthMiddleware, Tokens, refusal
 from clutch.surfaces.http.routes import AppState, HttpRoute, Replays, endpoint
 
@@ -23,6 +23,7 @@ ENTRIES: tuple[HttpRoute, ...] = (
     *metrics.ENTRIES,
     *health.ENTRIES,
     *completions.ENTRIES,
+    *responses.ENTRIES,
 )
 MCP = "/mcp"
 

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
@@ -39,7 +39,7 @@ from clutch.surfaces.http.browser import PRIVATE
 from clutch.surfaces.http.routes import AppState, Ask, Body, Reply, checked_body, route
 from clutch.transactions import idempotency
 from clutch.transactions.idempotency import Conversation
-from clutch.transactions.outbox import AnswerText, Spent
+from clutch.transactions.read.answers import AnswerText, Spent
 
 # --------------------------------------------------------------------------------------------------
 # An answer that may take long: it is awaited as long as the client is connected.
@@ -84,14 +84,27 @@ async def _gone(receive: Receive) -> None:
 PING_S = 15.0
 KIND_CHARS_MAX = 40
 MESSAGES_MAX = 10_000  # clients send all there was, each time
+ROLES = ("system", "developer", "user", "assistant")
 
-Ignored = Annotated[Any, Field(description="accepted, and without effect: an agent has settings of its own")]
-
-
+Ignored = Annotated[Any, Field(description="accepted: it says nothing about the answer")]
 Refused = Annotated[Any, Field(description="only a value that asks for nothing is accepted")]
-#: What the parameters of the second kind may say, beside null.
+#: What a parameter that is not supported may say, beside null: one that was ignored would surprise its sender.
 ASKS_FOR_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
+    "temperature": (1,),
+    "top_p": (1,),
+    "max_tokens": (),
+    "max_completion_tokens": (),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "seed": (),
+    "stop": ([],),
+    "reasoning_effort": (),
+    "logit_bias": ({},),
+    "service_tier": ("auto", "default"),
+    "verbosity": (),
+    "prediction": (),
+    "store": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -104,6 +117,15 @@ ASKS_FOR_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "moderation": (),
 }
+
+
+def asks_for_nothing(value: Any, allowed: Collection[Any]) -> Any:
+    """Return the value of a parameter that is not supported. Raises PydanticCustomError if it asks for something."""
+    if value is None or value in allowed:
+        return value
+    shown = " or ".join(map(json.dumps, allowed)) or "null"
+    rule = f"not supported: leave it out, or send {shown} (an agent has settings and tools of its own)"
+    raise PydanticCustomError("unsupported", "{rule}", {"rule": rule})
 
 
 class Part(Body):
@@ -136,26 +158,26 @@ class Completing(Body):
     stream: bool | None = None
     n: Refused = None
     stream_options: StreamOptions | None = None
-    temperature: Ignored = None
-    top_p: Ignored = None
-    max_tokens: Ignored = None
-    max_completion_tokens: Ignored = None
-    presence_penalty: Ignored = None
-    frequency_penalty: Ignored = None
-    seed: Ignored = None
-    stop: Ignored = None
-    reasoning_effort: Ignored = None
+    temperature: Refused = None
+    top_p: Refused = None
+    max_tokens: Refused = None
+    max_completion_tokens: Refused = None
+    presence_penalty: Refused = None
+    frequency_penalty: Refused = None
+    seed: Refused = None
+    stop: Refused = None
+    reasoning_effort: Refused = None
     metadata: Ignored = None
-    store: Ignored = None
-    logit_bias: Ignored = None
-    service_tier: Ignored = None
+    store: Refused = None
+    logit_bias: Refused = None
+    service_tier: Refused = None
     parallel_tool_calls: Ignored = None
     prompt_cache_key: Ignored = None
     prompt_cache_retention: Ignored = None
     prompt_cache_options: Ignored = None
     safety_identifier: Ignored = None
-    verbosity: Ignored = None
-    prediction: Ignored = None
+    verbosity: Refused = None
+    prediction: Refused = None
     tools: Refused = None
     tool_choice: Refused = None
     functions: Refused = None
@@ -171,38 +193,38 @@ class Completing(Body):
     @field_validator(*ASKS_FOR_NOTHING)
     @classmethod
     def _asks_for_nothing(cls, value: Any, info: ValidationInfo) -> Any:
-        allowed = ASKS_FOR_NOTHING[info.field_name or ""]
-        if value is None or value in allowed:
-            return value
-        shown = " or ".join(map(json.dumps, allowed)) or "null"
-        rule = f"not supported: leave it out, or send {shown} (an agent has settings and tools of its own)"
-        raise PydanticCustomError("unsupported", "{rule}", {"rule": rule})
+        return asks_for_nothing(value, ASKS_FOR_NOTHING[info.field_name or ""])
 
     @property
     def text(self) -> str:
         """The message to answer. Raises Problem."""
         last, place = self.messages[-1], f"messages.{len(self.messages) - 1}"
-        _check_parts(last.get("content"), f"{place}.content")
-        return _text(checked_body(json.dumps(last).encode(), Said).model_dump()["content"])
+        check_parts(last.get("content"), f"{place}.content")
+        return text_of(checked_body(json.dumps(last).encode(), Said).model_dump()["content"])
+
+    @property
+    def earlier(self) -> list[ConversationMessage]:
+        """Return what a session that has none of it must know: instructions too."""
+        known = [one for one in self.messages[:-1] if one.get("role") in ROLES]
+        return [ConversationMessage(one["role"], text_of(one.get("content"))) for one in known]
 
     @property
     def lines(self) -> list[ConversationMessage]:
-        """Return the earlier messages of user and assistant, without those of other roles."""
-        earlier = [one for one in self.messages[:-1] if one.get("role") in ("user", "assistant")]
-        return [ConversationMessage(one["role"], _text(one.get("content"))) for one in earlier]
+        """Return the earlier messages of user and assistant, which name the conversation."""
+        return [one for one in self.earlier if one.role in ("user", "assistant")]
 
 
-def _check_parts(content: Any, place: str) -> None:
+def check_parts(content: Any, place: str, text_type: str = "text") -> None:
     for number, part in enumerate(content if isinstance(content, list) else ()):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
+        if kind != text_type:
             field = f"{place}.{number}.type"
             shown = str(kind)[:KIND_CHARS_MAX]
-            rule = f"{shown!r} is not supported: an agent reads text only; send parts of type 'text'"
+            rule = f"{shown!r} is not supported: an agent reads text only; send parts of type {text_type!r}"
             raise Problem("invalid_input", f"{field}: {rule}", field=field, rule=rule)
 
 
-def _text(content: Any) -> str:
+def text_of(content: Any) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
@@ -252,19 +274,6 @@ class PendingCompletion:
     async def heard(self, said: CompletionAnswer) -> None:
         await self.answering.heard(said.reply)
 
-    async def live(self, watcher: FeedWatcher) -> list[tuple[int, str | None]]:
-        """The pieces that have come since, and of which run; None: an answer of the model is complete."""
-        self.app.feed.tell_at_once(watcher)
-        came = [
-            (ids.parse_run_id(data["runId"]) or 0, data["text"] if news.name == "assistant:text" else None)
-            for told in watcher.take()
-            for news in told.news
-            if news.name in ("assistant:text", "usage")
-            for data in (json.loads(news.data),)
-        ]
-        ours = {run_id for run_id in {run_id for run_id, _ in came} if await self.answering.is_of(run_id)}
-        return [one for one in came if one[0] in ours]
-
     def form(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {
             "id": f"chatcmpl-{hashlib.sha256(self.answering.letter.encode()).hexdigest()[:24]}",
@@ -292,6 +301,22 @@ class PendingCompletion:
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> str:
         return f"data: {json.dumps(self.form('chat.completion.chunk', choices, **more))}\n\n"
+
+
+async def live_text(
+    app: AppState, answering: PendingAnswer, watcher: FeedWatcher
+) -> list[tuple[int, str | None]]:
+    """The pieces that have come since, and of which run; None: an answer of the model is complete."""
+    app.feed.tell_at_once(watcher)
+    came = [
+        (ids.parse_run_id(data["runId"]) or 0, data["text"] if news.name == "assistant:text" else None)
+        for told in watcher.take()
+        for news in told.news
+        if news.name in ("assistant:text", "usage")
+        for data in (json.loads(news.data),)
+    ]
+    ours = {run_id for run_id in {run_id for run_id, _ in came} if await answering.is_of(run_id)}
+    return [one for one in came if one[0] in ours]
 
 
 def _usage(spent: Spent) -> CompletionUsage:
@@ -362,7 +387,7 @@ async def models(ask: Ask) -> Reply[ModelsObject]:
 @route("GET", "/v1/models/{id}", error_json=openai_error)
 async def model(ask: Ask) -> Reply[Model]:
     """One agent, as OpenAI's clients retrieve a model."""
-    _check_agent(ask.app, ask.path["id"])
+    check_agent(ask.app, ask.path["id"])
     return Reply(_model(ask.path["id"]))
 
 
@@ -370,7 +395,7 @@ def _model(agent_id: str) -> Model:
     return {"id": agent_id, "object": "model", "created": 0, "owned_by": "clutch"}
 
 
-def _check_agent(app: AppState, agent_id: str) -> None:
+def check_agent(app: AppState, agent_id: str) -> None:
     agents = known_agents(app.gateway.services.policy)
     if agent_id not in agents:
         near = ids.hint(agent_id, agents)
@@ -383,7 +408,7 @@ def _check_agent(app: AppState, agent_id: str) -> None:
 async def completions(ask: Ask[Completing]) -> Response:
     """Says the last message to an agent, and gives its answer as OpenAI's chat completions do."""
     body, gateway = ask.body, ask.app.gateway
-    _check_agent(ask.app, body.model)
+    check_agent(ask.app, body.model)
     text, lines, owner = body.text, body.lines, f"{ask.caller.actor}\n{body.model}"
     if body.user is None:
         session, is_new = await _conversation(ask, session_tools.digest(owner, lines))
@@ -391,9 +416,9 @@ async def completions(ask: Ask[Completing]) -> Response:
         is_whole_key = body.user.startswith(f"agent:{body.model}:")
         session, is_new = body.user if is_whole_key else f"agent:{body.model}:chat:{body.user}", False
     number, _ = await gateway.session(session)
-    is_introduced = is_new and bool(lines) and not is_command(text)
+    is_introduced = is_new and bool(body.earlier) and not is_command(text)
     bytes_max = gateway.services.policy.limits.task_bytes_max
-    said = session_tools.introduced(lines, text, bytes_max) if is_introduced else text
+    said = session_tools.introduced(body.earlier, text, bytes_max) if is_introduced else text
 
     async def begun() -> PendingCompletion:
         letter = await gateway.say(said, session, ask.key, ask.caller, LetterKind.REQUEST)
@@ -430,7 +455,7 @@ async def _pieces(
             while not answering.done():
                 if not await first(asyncio.wait({answering}), watcher.came.wait(), within_s=PING_S):
                     yield ": ping\n\n"
-                for run_id, text in await talk.live(watcher):
+                for run_id, text in await live_text(app, talk.answering, watcher):
                     is_complete = is_complete or text is None or run_id != speaker
                     if text:
                         yield talk.piece(content=f"\n\n{text}" if told and is_complete else text)

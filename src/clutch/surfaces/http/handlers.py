@@ -16,24 +16,23 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from clutch.api import objects, reads, views
+from clutch.api import agents as agent_views
+from clutch.api import objects, reads, schedules, views
 from clutch.api.actions import ACTIONS, ActionBody, ChatMessage, InThread, Until, Words
 from clutch.api.gateway import Leaving
 from clutch.api.problems import Problem
-from clutch.api.report_objects import TreeTimeline
+from clutch.api.report_objects import Agents, TreeTimeline
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import MEANINGS, SpawnOptions
 from clutch.api.views import Object
 from clutch.api.wait import first
 from clutch.contain import BackgroundTasks
 from clutch.core import ids
-from clutch.core.agents import MAIN
 from clutch.core.authority import Scope
 from clutch.core.delivery import LOCAL_CHANNEL
 from clutch.core.families import in_families
 from clutch.core.ids import ROW_NUMBER_MAX
 from clutch.core.model import Outcome, Phase
-from clutch.core.policy import Policy
 from clutch.errors import DiskFull, Forbidden, InvalidInput
 from clutch.surfaces.http.routes import Ask, Body, PageQuery, Query, Reply, action_route, route
 from clutch.transactions import delivery, idempotency, messages
@@ -305,15 +304,13 @@ async def delete(ask: Ask[ActionBody, DeleteQuery]) -> Reply[objects.Deleted]:
 
 
 @route("GET", "/v1/agents")
-async def agents(ask: Ask) -> Reply[objects.Agents]:
-    """The configured agents."""
-    policy = ask.app.gateway.services.policy
-    return Reply({"agents": [_agent(policy, name) for name in sorted({MAIN, *policy.agents})]})
-
-
-def _agent(policy: Policy, name: str) -> objects.AgentAnswer:
-    model = policy.agents[name].model if name in policy.agents else None
-    return {"agentId": name, "model": model or policy.defaults.model, "workspace": policy.workspace_of(name)}
+async def agents(ask: Ask) -> Reply[Agents]:
+    """The agents that can be used, and the files that define agents and skills, with their states."""
+    services = ask.app.gateway.services
+    if services.definitions is None:
+        return Reply(agent_views.agents(services.policy, ()))
+    await services.definitions.refresh(at_once=True)
+    return Reply(agent_views.agents(services.policy, services.definitions.definitions))
 
 
 class Sweeping(Body):
@@ -500,4 +497,16 @@ async def inbox_item(ask: Ask) -> Reply[objects.Item]:
     return Reply(await ask.app.read(reads.inbox_item, ask.who, ask.path["id"], policy))
 
 
-ACTION_ENTRIES = (spawn, inbox, inbox_item, *map(action_route, ACTIONS))
+@route("GET", "/v1/schedules", Scope.ADMIN)
+async def list_schedules(ask: Ask) -> Reply[objects.Schedules]:
+    """All schedules, with their next times and what became of their newest slots."""
+    return Reply(await ask.app.read(schedules.listed))
+
+
+@route("GET", "/v1/schedules/{name}", Scope.ADMIN)
+async def one_schedule(ask: Ask) -> Reply[objects.ScheduleObject]:
+    """A schedule, with its next times and what became of its slots."""
+    return Reply(await ask.app.read(schedules.one, ask.path["name"]))
+
+
+ACTION_ENTRIES = (spawn, inbox, inbox_item, list_schedules, one_schedule, *map(action_route, ACTIONS))
