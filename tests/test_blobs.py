@@ -12,17 +12,23 @@ from urllib.request import Request, urlopen
 import pytest
 
 from clutch import Clutch
-from clutch.blobs import DirectoryBlobs, FileStoreSettings, ObjectBlobs, SizedBlobs, large_blobs
-from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Side
+from clutch.blobs import DirectoryBlobs, FileStoreSettings, FleetBlobs, ObjectBlobs, SizedBlobs, large_blobs
+from clutch.core.attachments import Attachment, AttachmentRules, BlobIdentity, FileVersion, Side
 from clutch.core.messages import Answer, Call, Results
-from clutch.engine.task_files import DatabaseBlobs
+from clutch.engine.services import BlockIds
+from clutch.engine.task_files import DatabaseBlobs, blob_identity
 from clutch.errors import InvalidInput
 from clutch.ports import Blobs, FilesFailed, ModelRequest, OnDelta
+from clutch.store.postgres import PostgresStore
+from clutch.store.sqlite import SqliteStore
+from clutch.store.transaction import Database
 from clutch.tools.shared_files import SharedTaskFiles
 from clutch.tools.task_files import LocalTaskFiles
+from clutch.transactions import workers
 from clutch.wiring.engine import SystemClock
 from tests.patience import PATIENCE_S
 from tests.postgres_server import postgres_dsn, postgres_server
+from tests.tools.test_session_files import Machine
 
 __all__ = ["postgres_dsn", "postgres_server"]
 
@@ -45,6 +51,17 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+async def db(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    opening: SqliteStore | PostgresStore
+    if request.param == "sqlite":
+        opening = SqliteStore(tmp_path / "clutch.db", SystemClock())
+    else:
+        opening = PostgresStore(request.getfixturevalue("postgres_dsn"), SystemClock())
+    async with opening as db:
+        yield db
+
+
 @pytest.fixture(params=["sqlite", "postgres", "directory", "s3"])
 async def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Blobs]:
     async with AsyncExitStack() as stack:
@@ -55,14 +72,10 @@ async def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 _use(request)
                 yield ObjectBlobs(f"s3://{BUCKET}/{secrets.token_hex(4)}")
             case "sqlite":
-                from clutch.store.sqlite import SqliteStore
-
                 yield DatabaseBlobs(
                     await stack.enter_async_context(SqliteStore(tmp_path / "clutch.db", SystemClock()))
                 )
             case _:
-                from clutch.store.postgres import PostgresStore
-
                 dsn = request.getfixturevalue("postgres_dsn")
                 yield DatabaseBlobs(await stack.enter_async_context(PostgresStore(dsn, SystemClock())))
 
@@ -125,6 +138,46 @@ async def test_large_content_goes_to_the_large_store(tmp_path: Path) -> None:
     assert (await blobs.get("t/b"), await blobs.keys("t")) == (b"12345", ["t/a", "t/b"])
     with pytest.raises(FilesFailed, match=r"files\.store"):
         await SizedBlobs(small, None, 4).put("t/c", b"12345")
+
+
+async def test_two_fleets_share_one_store_without_a_prefix_each(blobs: Blobs) -> None:
+    first, second = FleetBlobs(blobs, BlobIdentity("first")), FleetBlobs(blobs, BlobIdentity("second"))
+    for fleet, content in ((first, b"of first"), (second, b"of second")):
+        await fleet.put("tasks/7.0/in/a", content)
+    assert (await first.get("tasks/7.0/in/a"), await second.get("tasks/7.0/in/a")) == (
+        b"of first",
+        b"of second",
+    )
+    await first.delete("tasks/7.0")
+    assert (await first.keys("tasks"), await second.keys("tasks")) == ([], ["tasks/7.0/in/a"])
+
+
+async def test_key_without_a_fleet_is_read_for_tasks_of_that_time_only(tmp_path: Path) -> None:
+    store = DirectoryBlobs(tmp_path / "shared")
+    await store.put("tasks/7.0/out/a", b"old")
+    old, new = FleetBlobs(store, BlobIdentity("old", 8)), FleetBlobs(store, BlobIdentity("new", 7))
+    assert (await old.get("tasks/7.0/out/a"), await new.get("tasks/7.0/out/a")) == (b"old", None)
+    assert (await old.keys("tasks/7.0/out"), await new.keys("tasks/7.0/out")) == (["tasks/7.0/out/a"], [])
+    await new.delete("tasks/7.0")
+    assert await old.get("tasks/7.0/out/a") == b"old"
+    await old.delete("tasks/7.0")
+    assert await store.keys("tasks") == []
+
+
+async def test_database_keeps_the_name_of_its_files(db: Database) -> None:
+    assert await blob_identity(db, "first") == BlobIdentity("first")
+    assert await db.alone(workers.next_number) == 1
+    assert await blob_identity(db, "second") == BlobIdentity("first")
+
+
+async def test_fleet_that_had_tasks_before_looks_for_their_files(db: Database) -> None:
+    number = await db.alone(workers.next_number)
+    ids = BlockIds()
+    ids.take_block(number)
+    known = await blob_identity(db, "late")
+    assert known.may_be_older(f"tasks/{ids.next()}.0")
+    ids.take_block(await db.alone(workers.next_number))
+    assert not known.may_be_older(f"tasks/{ids.next()}.0/in")
 
 
 def test_address_that_names_no_store_is_refused() -> None:
@@ -190,6 +243,30 @@ async def test_files_stay_local_while_the_store_does_not_answer(tmp_path: Path) 
     assert (Path(files.path(VERSION)) / "in" / "notes.md").read_bytes() == b"given"
 
 
+class FailsOnce(DirectoryBlobs):
+    """A store that does not answer the first deletion."""
+
+    has_failed = False
+
+    async def delete(self, folder: str) -> None:
+        if not self.has_failed:
+            self.has_failed = True
+            raise FilesFailed("files: the store does not answer")
+        await super().delete(folder)
+
+
+async def test_files_whose_copies_could_not_be_deleted_are_found_by_the_next_sweep(tmp_path: Path) -> None:
+    blobs = FailsOnce(tmp_path / "shared")
+    files = SharedTaskFiles(LocalTaskFiles(tmp_path / "here"), blobs)
+    await files.put(VERSION, [Attachment("notes.md", b"given")])
+    with pytest.raises(FilesFailed, match="does not answer"):
+        await files.remove(VERSION)
+    assert VERSION in await files.kept()
+    await files.remove(VERSION)
+    assert await blobs.keys("tasks") == []
+    assert VERSION not in await files.kept()
+
+
 # ---- a task on two machines -----------------------------------------------------------------------------------------
 
 
@@ -229,3 +306,20 @@ async def test_task_resumes_on_another_machine_with_its_files(tmp_path: Path, po
     async with machine("second", second) as c:
         result = await (await c.get(task.id)).result(timeout=PATIENCE_S)
     assert "given on the first machine" in (result.text or "")
+
+
+async def test_what_a_session_wrote_comes_back_from_every_store(blobs: Blobs, tmp_path: Path) -> None:
+    here, there = Machine(tmp_path / "here", blobs), Machine(tmp_path / "there", blobs)
+    await here.workspaces.make(7, str(tmp_path))
+    for name, text in (("a/ü x", "text"), (".hidden", ""), ("same", "text")):
+        (here.workspace / name).parent.mkdir(exist_ok=True)
+        (here.workspace / name).write_text(text)
+    before = await here.save()
+    (here.workspace / ".hidden").unlink()
+    fetched = await there.fetch(await here.save(2, before), tmp_path)
+    assert fetched.missing == ()
+    assert [(there.workspace / name).read_text() for name in ("a/ü x", "same")] == ["text", "text"]
+    assert not (there.workspace / ".hidden").exists()
+    assert len(await blobs.keys("sessions/7")) == 2  # one content, and the list
+    await there.files.remove(7)
+    assert await blobs.keys("sessions") == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
+from clutch.core.attachments import BlobIdentity
 from clutch.core.validation import check
 from clutch.errors import InvalidInput
 from clutch.ports import Blobs, FilesFailed
@@ -27,6 +28,9 @@ KEY: Final = "files.store"
 #: A database row beyond this slows backups and replication; an object store takes the larger ones.
 DATABASE_BYTES_MAX: Final = 1024 * 1024
 
+#: Written at each release of a session and read by the machine that resumes it: some seconds on a usual network.
+SESSION_BYTES_MAX: Final = 64 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class FileStoreSettings:
@@ -36,6 +40,8 @@ class FileStoreSettings:
     store: str | None = None
     #: Files up to this size are stored in the database itself.
     database_bytes_max: int = DATABASE_BYTES_MAX
+    #: What is stored of the files that one session wrote; a session that resumes elsewhere reads which are missing.
+    session_bytes_max: int = SESSION_BYTES_MAX
 
     def __post_init__(self) -> None:
         check(self)
@@ -77,6 +83,35 @@ class SizedBlobs:
     async def delete(self, folder: str) -> None:
         for blobs in self._all:
             await blobs.delete(folder)
+
+
+class FleetBlobs:
+    """The keys of one fleet in a store that others may share: `IDENTITY/KEY`.
+
+    Earlier versions wrote `KEY` alone. Only files of tasks that are as old as that are looked for there: of any other
+    number it would be the file of another fleet."""
+
+    def __init__(self, blobs: Blobs, fleet: BlobIdentity) -> None:
+        self._blobs, self._fleet = blobs, fleet
+
+    async def put(self, key: str, content: bytes) -> None:
+        await self._blobs.put(self._fleet.key(key), content)
+
+    async def get(self, key: str) -> bytes | None:
+        content = await self._blobs.get(self._fleet.key(key))
+        if content is None and self._fleet.may_be_older(key):
+            content = await self._blobs.get(key)
+        return content
+
+    async def keys(self, folder: str) -> list[str]:
+        found = set(await self._blobs.keys(folder)) if self._fleet.may_be_older(folder) else set()
+        known = await self._blobs.keys(self._fleet.key(folder))
+        return sorted(found.union(key.removeprefix(self._fleet.key("")) for key in known))
+
+    async def delete(self, folder: str) -> None:
+        await self._blobs.delete(self._fleet.key(folder))
+        if self._fleet.may_be_older(folder):
+            await self._blobs.delete(folder)
 
 
 class DirectoryBlobs:

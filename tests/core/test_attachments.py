@@ -20,15 +20,22 @@ from clutch.core.attachments import (
     AttachmentRules,
     Encoding,
     Place,
+    SavedFiles,
+    SavedRoot,
     Side,
     StoredFile,
+    WrittenFile,
+    is_restorable,
+    lost_files,
     name_problem,
     receipt,
     redacted,
+    saved_files,
     task_path,
+    to_save,
 )
 from clutch.core.ids import task_id
-from clutch.core.messages import Answer, Call
+from clutch.core.messages import Answer, Call, Result, Results
 from clutch.core.policy import Limits
 from clutch.core.spawn import SpawnAdmission, SpawnCounts, SpawnRefusal, SpawnRequest, admit
 from clutch.errors import InvalidInput
@@ -183,3 +190,56 @@ def test_whatever_a_model_wrote_there_no_content_stays(written: Any) -> None:
     kept = once.calls[0].args["attachments"]
     unnamed = [one | {"name": ""} for one in kept] if isinstance(kept, list) else kept
     assert SECRET not in json.dumps(unnamed)
+
+
+# ---- what a session wrote --------------------------------------------------------------------------------------------
+
+WRITTEN = st.builds(
+    WrittenFile,
+    st.sampled_from(SavedRoot),
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map("/".join),
+    st.integers(0, 30),
+)
+
+
+@given(st.lists(WRITTEN, max_size=20, unique=True), st.integers(0, 40), st.integers(0, 100))
+def test_every_written_file_is_stored_within_the_limits_or_left_out(
+    found: list[WrittenFile], each: int, together: int
+) -> None:
+    kept, left_out = to_save(found, file_bytes_max=each, bytes_max=together)
+    assert sorted([*kept, *left_out]) == sorted(found)
+    assert sum(file.bytes for file in kept) <= together
+    assert all(file.bytes <= each for file in kept)
+    room = together - sum(file.bytes for file in kept)
+    assert all(file.bytes > min(each, room) for file in left_out)
+
+
+@given(st.lists(WRITTEN, max_size=5), st.lists(st.text(max_size=5), max_size=3), st.booleans())
+def test_list_of_saved_files_is_read_as_it_was_written(
+    found: list[WrittenFile], names: list[str], has_repository: bool
+) -> None:
+    listed = SavedFiles(7, tuple((file, "0" * 64) for file in found), tuple(names), (), has_repository)
+    assert saved_files(listed.to_text()) == listed
+
+
+def test_what_was_written_after_the_last_save_is_lost() -> None:
+    kept = "/results/0123456789abcdef.txt"
+    entries = [
+        Answer("", (Call("write", {"path": "saved"}),)),
+        Results((Result(0, "write", "ok"),)),
+        Answer("", (Call("edit", {"path": "late"}), Call("write", {"path": "/task/out/late"}))),
+        Results((Result(0, "edit", "ok"), Result(1, "write", f"all of it: {kept}"))),
+    ]
+    saved = SavedFiles(12)
+    assert lost_files(entries, saved=saved, base=10, is_isolated=True) == ("late", "/task/out/late", kept)
+    assert lost_files(entries, saved=saved, base=10, is_isolated=False) == ("/task/out/late", kept)
+    assert lost_files(entries, saved=SavedFiles(14), base=10, is_isolated=True) == ()
+    assert lost_files(entries, saved=None, base=10, is_isolated=True)[0] == "saved"
+    known = SavedFiles(12, ((WrittenFile(SavedRoot.RESULTS, kept.removeprefix("/results/"), 1), "0" * 64),))
+    assert kept not in lost_files(entries, saved=known, base=10, is_isolated=True)
+
+
+@pytest.mark.parametrize("path", ["a/../b", "/a", "", "a//b", ".git/config", "a/.git", "AGENTS.md", "a/."])
+def test_stored_path_that_leads_elsewhere_or_is_protected_is_not_written(path: str) -> None:
+    assert not is_restorable(path)
+    assert is_restorable("a/b.c")

@@ -223,25 +223,38 @@ async def test_file_tools_do_not_change_the_python_that_clutch_runs_from(
     files.run("write", {"path": "venv2/free.py", "text": "x"}, str(tmp_path))
 
 
+async def refused(room: FileProcess, name: str, args: dict[str, Any], root: Path) -> bool:
+    try:
+        await room.run(name, args, str(root), False)
+    except ToolFailed as failed:
+        return "read-only for agents" in str(failed)
+    return False
+
+
 @pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("name", READ_ONLY)
 async def test_file_tools_do_not_write_read_only_files(
-    room: FileProcess, tmp_path: Path, name: str, exists: bool
+    room: FileProcess, tmp_path: Path, exists: bool
 ) -> None:
-    if exists:
+    """All of them in one folder: each folder has a process of its own."""
+    for name in READ_ONLY if exists else ():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).parent.joinpath("SKILL.md").write_text("before")
         (tmp_path / name).write_text("before")
-    elif name == "skills/review/run.py":
-        return
-    with pytest.raises(ToolFailed, match="read-only for agents"):
-        await room.run("write", {"path": name, "text": "evil"}, str(tmp_path), False)
+    names = READ_ONLY if exists else [name for name in READ_ONLY if name != "skills/review/run.py"]
+    written = {"text": "evil"}
+    assert [
+        name for name in names if not await refused(room, "write", {**written, "path": name}, tmp_path)
+    ] == []
     if exists:
-        edits = {"path": name, "edits": [{"old": "before", "new": "evil", "all": False}]}
-        with pytest.raises(ToolFailed, match="read-only for agents"):
-            await room.run("edit", edits, str(tmp_path), False)
-        assert "before" in await room.run("read", {"path": name}, str(tmp_path), True)
-        assert (tmp_path / name).read_text() == "before"
+        edited = {"edits": [{"old": "before", "new": "evil", "all": False}]}
+        assert [
+            name for name in names if not await refused(room, "edit", {**edited, "path": name}, tmp_path)
+        ] == []
+        for name in names:
+            assert "before" in await room.run("read", {"path": name}, str(tmp_path), True)
+            assert (tmp_path / name).read_text() == "before"
+    else:
+        assert [name for name in names if (tmp_path / name).exists()] == []
 
 
 async def test_dependencies_may_bring_instructions_along(tmp_path: Path) -> None:

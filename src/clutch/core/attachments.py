@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from clutch.core import ids
-from clutch.core.messages import Answer, Call
+from clutch.core.messages import Answer, Call, Results
 from clutch.core.model import Delivery, Outcome
 from clutch.core.validation import check
 from clutch.errors import InvalidInput
@@ -65,6 +65,25 @@ class FileVersion(NamedTuple):
 
     task_id: int
     number: int = 0
+
+
+class BlobIdentity(NamedTuple):
+    """Which fleet a key of a shared blob store belongs to. `older_below`: tasks with smaller numbers may have files
+    there that were stored without the name of the fleet."""
+
+    name: str
+    older_below: int = 0
+
+    def key(self, key: str) -> str:
+        return f"{self.name}/{key}"
+
+    def may_be_older(self, key: str) -> bool:
+        """Whether an earlier version may have stored it: as `tasks/NUMBER.VERSION/…`."""
+        found = _TASK_KEY.match(key)
+        return found is not None and int(found[1]) < self.older_below
+
+
+_TASK_KEY = re.compile(r"tasks/(\d+)\.\d+(/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +262,7 @@ def task_path(path: object) -> Place | None:
     return Place(task_id, Side(side), beneath or ".")
 
 
+SKILLS = "/skills"  #: where file tools find the files of skills
 RESULTS = "/results"  #: where a session finds its own large tool results
 
 
@@ -251,6 +271,13 @@ def result_path(path: object) -> str | None:
     if not isinstance(path, str) or not (path == RESULTS or path.startswith(f"{RESULTS}/")):
         return None
     return path.removeprefix(RESULTS).removeprefix("/") or "."
+
+
+def skill_path(path: object) -> str | None:
+    """Return the path beneath the copies of skills, None for any other path."""
+    return (
+        path.removeprefix(f"{SKILLS}/") if isinstance(path, str) and path.startswith(f"{SKILLS}/") else None
+    )
 
 
 # ---- transcripts -------------------------------------------------------------------------------------------
@@ -454,3 +481,117 @@ def completes(name: str, start: str) -> bool:
 
 def is_mentionable(path: str) -> bool:
     return bool(path) and path.isprintable() and not any(char.isspace() for char in path)
+
+
+# --------------------------------------------------------------------------------------------------
+# What a session wrote, as it was last stored for the other machines of a fleet.
+#
+# Contents are stored by their hash, so what did not change is not stored again. The list of them is stored the same
+# way, and its hash stands in the row of the session: one write makes a new list current.
+
+
+class SavedRoot(StrEnum):
+    """Where a session writes besides a workspace that it shares."""
+
+    WORKSPACE = "workspace"  #: an isolated one, of its own
+    RESULTS = "results"  #: large tool results
+    OUT = "out"  #: what it hands over at its end
+
+
+class WrittenFile(NamedTuple):
+    root: SavedRoot
+    path: str
+    bytes: int
+    is_executable: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The name by which its session knows it."""
+        around = {SavedRoot.RESULTS: f"{RESULTS}/", SavedRoot.OUT: "/task/out/"}.get(self.root, "")
+        return f"{around}{self.path}"
+
+
+#: Of one session. Each is a request to the store when it changes, and again on the machine that resumes the session.
+SAVED_FILES_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFiles:
+    """`head`: of the transcript at that moment. `removed`: files that came with the workspace and were deleted.
+    `left_out`: names of files that were too large, too many, or no plain files."""
+
+    head: int
+    files: tuple[tuple[WrittenFile, str], ...] = ()  #: each with its hash
+    removed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    has_repository: bool = False  #: the workspace is a checkout
+
+    @property
+    def hashes(self) -> frozenset[str]:
+        return frozenset(digest for _, digest in self.files)
+
+    def to_text(self) -> str:
+        # A removed file may have a name that is not UTF-8: escaped, it can be stored.
+        return json.dumps([self.head, self.files, self.removed, self.left_out, self.has_repository])
+
+
+def saved_files(text: str) -> SavedFiles:
+    head, files, removed, left_out, has_repository = json.loads(text)
+    known = tuple((WrittenFile(SavedRoot(root), *rest), digest) for (root, *rest), digest in files)
+    return SavedFiles(head, known, tuple(removed), tuple(left_out), has_repository)
+
+
+class FetchedFiles(NamedTuple):
+    """The files of a session on another machine. `workspace`: its own, made anew. `saved`: what was stored of it; None:
+    nothing, or the store does not answer. `missing`: names of what could not be had."""
+
+    workspace: str | None
+    saved: SavedFiles | None
+    missing: tuple[str, ...]
+
+
+def to_save(
+    found: Iterable[WrittenFile], *, file_bytes_max: int, bytes_max: int
+) -> tuple[list[WrittenFile], list[WrittenFile]]:
+    """Which files are stored, and which are left out. Near the top of a tree are the files that were written by hand,
+    deep in it those that a program has made: within the limits the first go first, and small ones before large ones."""
+    kept: list[WrittenFile] = []
+    left_out: list[WrittenFile] = []
+    room = bytes_max
+    for file in sorted(found, key=lambda one: (one.path.count("/"), one.bytes, one)):
+        if len(kept) < SAVED_FILES_MAX and file.bytes <= min(file_bytes_max, room):
+            kept.append(file)
+            room -= file.bytes
+        else:
+            left_out.append(file)
+    return kept, left_out
+
+
+def is_restorable(path: str) -> bool:
+    """Whether a stored path names a file below its root that an agent may have written."""
+    parts = path.split("/")
+    return all(part not in ("", ".", "..") for part in parts) and read_only_part(parts) is None
+
+
+WRITING = frozenset(("write", "edit"))
+_KEPT_RESULT = re.compile(rf"{RESULTS}/[0-9a-f]{{16}}\.txt")
+
+
+def written_by(entries: Iterable[object]) -> tuple[str, ...]:
+    """Return the paths that file tools were to write, each once."""
+    calls = (call for entry in entries if isinstance(entry, Answer) for call in entry.calls)
+    paths = (call.args.get("path") for call in calls if call.name in WRITING)
+    return tuple(dict.fromkeys(path for path in paths if isinstance(path, str)))
+
+
+def lost_files(
+    entries: Sequence[object], *, saved: SavedFiles | None, base: int, is_isolated: bool
+) -> tuple[str, ...]:
+    """Return what file tools wrote, and the large results that were kept, after the last save. `entries`: of the
+    transcript, after `base`. Files of a workspace that several sessions share are not stored and not named here."""
+    since = entries[max(0, (0 if saved is None else saved.head) - base) :]
+    own = (path for path in written_by(since) if is_isolated or path.startswith("/"))
+    stored = set() if saved is None else {file.shown for file, _ in saved.files}
+    texts = (result.text for entry in since if isinstance(entry, Results) for result in entry.results)
+    kept = (name for text in texts for name in _KEPT_RESULT.findall(text) if name not in stored)
+    return tuple(dict.fromkeys((*own, *kept)))

@@ -11,6 +11,7 @@ runs in a sandbox of its own (`SandboxedGit`) or not at all."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 import sys
@@ -191,11 +192,34 @@ def _forget(entry: str, root: str) -> None:
             remove(around, os.path.basename(entry))
 
 
-class LocalWorkspaces:
-    """`is_sandboxed`: tools see their workspace only. Without that, a directory of its own isolates no child."""
+class CameWith(NamedTuple):
+    """What a workspace had when it was made. A file that has changed since has a later change time."""
 
-    def __init__(self, root: Path, *, is_sandboxed: bool) -> None:
-        self._root, self._is_sandboxed = root, is_sandboxed
+    until_ns: int = 0
+    files: frozenset[str] = frozenset()
+
+
+NOTHING_CAME = CameWith()
+LISTED_MAX = 20_000  #: files of a new workspace; of a larger one it is not known what is removed later
+
+
+class LocalWorkspaces:
+    """`is_sandboxed`: tools see their workspace only. Without that, a directory of its own isolates no child.
+    `is_shared`: its work may continue on another machine, so what comes with a workspace is written down."""
+
+    def __init__(self, root: Path, *, is_sandboxed: bool, is_shared: bool = False) -> None:
+        self._root, self._is_sandboxed, self._is_shared = root, is_sandboxed, is_shared
+
+    def path(self, task_id: int) -> str:
+        return str(self._place(task_id))
+
+    def came_with(self, task_id: int) -> CameWith:
+        """Blocks."""
+        try:
+            status, text = self._mark(task_id).stat(), self._mark(task_id).read_text()
+        except FileNotFoundError:
+            return NOTHING_CAME
+        return CameWith(status.st_mtime_ns, frozenset(json.loads(text) if text else ()))
 
     def _place(self, task_id: int) -> Path:
         return self._root / str(task_id)
@@ -224,6 +248,8 @@ class LocalWorkspaces:
             remove_workspace(str(self._place(task_id)))
             isolated_workspace(source, str(self._place(task_id)))
             self._mark(task_id).touch(0o600)
+            if self._is_shared:
+                self._mark(task_id).write_text(json.dumps(_files_below(self._place(task_id))))
             self._lock(task_id).unlink(missing_ok=True)  # a process that waits for the lock finds the mark
 
     @contextmanager
@@ -248,3 +274,15 @@ class LocalWorkspaces:
         self._mark(task_id).unlink(missing_ok=True)
         self._lock(task_id).unlink(missing_ok=True)
         remove_workspace(str(self._place(task_id)))
+
+
+def _files_below(top: Path) -> list[str]:
+    """Return the files of a new workspace, none if they are too many."""
+    found: list[str] = []
+    for folder, folders, names in os.walk(top):
+        folders[:] = [name for name in folders if name != ".git"]
+        within = os.path.relpath(folder, top)
+        found += [name if within == "." else f"{within}/{name}" for name in names if name != ".git"]
+        if len(found) > LISTED_MAX:
+            return []
+    return found

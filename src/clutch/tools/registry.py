@@ -16,19 +16,22 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, Unpack
 from pydantic import BaseModel, Field
 
 from clutch.contain import cause, contained
+from clutch.core.agents import SKILL_TOOL
+from clutch.core.attachments import WRITING
 from clutch.core.authority import ALIASES, NEVER_FOR_CHILDREN, SESSION_TOOLS
 from clutch.core.policy import Limits
 from clutch.core.session_tools import SessionCall
 from clutch.core.spawn import SpawnRequest
 from clutch.core.validation import check
 from clutch.errors import InvalidInput
-from clutch.ports import HumanQuestion, OperatorNotice, ToolContext, ToolFailed, ToolPins, ToolSpec
+from clutch.ports import HumanQuestion, OperatorNotice, Skills, ToolContext, ToolFailed, ToolSpec
 from clutch.tools import files, session_tools, task_files
 from clutch.tools.addresses import Reach, reach_of
 from clutch.tools.arguments import Arguments, checked, schema_of
 from clutch.tools.file_process import FileProcess
 from clutch.tools.import_guard import GUARD
 from clutch.tools.mcp import McpServer, McpTools
+from clutch.tools.mcp.definitions import ToolPins
 from clutch.tools.python_tool import ConcurrencyLimit, python_tool
 from clutch.tools.sandbox.policy import Sandbox
 from clutch.tools.sandbox.protected_files import COMMANDS
@@ -93,6 +96,10 @@ class FetchArguments(Arguments):
     max_chars: int = Field(20_000, ge=100, le=100_000)
 
 
+class SkillArguments(Arguments):
+    name: str = Field(min_length=1, max_length=64)
+
+
 class AskArguments(Arguments):
     question: str = Field(min_length=1, max_length=QUESTION_CHARS_MAX)
     choices: list[Choice] | None = Field(None, max_length=CHOICES_MAX)
@@ -105,6 +112,7 @@ WRITE = "Write a text file, making the folders it needs."
 EDIT = "Replace texts in a file, in order, all or none. Each old must occur exactly once, or set all."
 FETCH = "Read a public web page as text."
 SHELL = "Run a command in the workspace. No network unless granted."
+SKILL = "Load a skill: its instructions, and where its files are."
 ASK_DESCRIPTION = "Ask a person and wait. Only for what you cannot find out or decide yourself."
 
 
@@ -389,6 +397,27 @@ class AllTools:
         self.is_sandboxed = settings.sandbox is Sandbox.ON
         self.mcp = None if state is None else McpTools(settings.mcp_servers, state)
 
+    def open_skills(self, skills: Skills, copies: str) -> bool:
+        """Add the tool that loads skills. `copies`: the folder with their files, which commands can read.
+
+        False: the program has a tool of that name, which stays."""
+        if self.tools.has(SKILL_TOOL):
+            return False
+
+        async def load(given: SkillArguments, context: ToolContext) -> str:
+            return await skills.load(context.agent_id, given.name)
+
+        self.tools.add(
+            load,
+            arguments=SkillArguments,
+            name=SKILL_TOOL,
+            description=SKILL,
+            replay_safe=True,
+            read_only=True,
+        )
+        self._shells = {key: replace(one, read_only=(copies,)) for key, one in self._shells.items()}
+        return True
+
     async def open(self, pins: ToolPins) -> None:
         """Read which tools of MCP servers are approved. Called before the first turn."""
         if self.mcp is not None:
@@ -418,7 +447,7 @@ class AllTools:
         # From the first call on, this process loads no module from a folder that agents can write to.
         GUARD.protect((workspace,))
         process = self._files[self._sandboxes(context)]
-        return await process.run(name, args, workspace, read_only=name not in task_files.WRITING)
+        return await process.run(name, args, workspace, read_only=name not in WRITING)
 
     async def _run_shell(self, given: ShellArguments, context: ToolContext) -> str:
         if given.cwd == ".":

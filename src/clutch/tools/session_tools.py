@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from clutch.core.agents import check_model
 from clutch.core.attachments import Attachment, AttachmentInput, Encoding, attachments
+from clutch.core.fair_share import SHARE, Priority
 from clutch.core.ids import ROW_NUMBER_MAX, KeyKind
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Limits
@@ -264,6 +265,8 @@ class SpawnArguments(_Camel):
     output_schema: dict[str, Any] | None = None
     attachments: list[AttachmentArguments] | None = None
     runtime: str = Field(OWN_RUNTIME, min_length=1, max_length=64)
+    share: str | None = None
+    priority: Priority | None = Field(None, strict=False)
     dry_run: bool = False
     idempotency_key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX)
 
@@ -276,6 +279,7 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
     _check_task(said.task, limits)
     _check_label(said.label, limits)
     check_model("model", said.model)
+    _check_share(said.share)
     _check_key(said.idempotency_key)
     seconds = said.timeout_seconds if said.run_timeout_seconds is None else said.run_timeout_seconds
     return SpawnRequest(
@@ -300,6 +304,8 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
         attachments=_attachments(said.attachments or (), limits),
         mode=_mode(said),
         thread=said.thread,
+        share=said.share,
+        priority=said.priority,
         dry_run=said.dry_run,
         idempotency_key=said.idempotency_key,
     )
@@ -332,6 +338,14 @@ def _check_task(task: str, limits: Limits) -> None:
         raise InvalidInput("task", "must not contain NUL")
     if size > limits.task_bytes_max:
         raise InvalidInput("task", f"has {size} bytes, at most {limits.task_bytes_max} are allowed")
+
+
+def _check_share(share: str | None) -> None:
+    if share is not None and not SHARE.fullmatch(share):
+        raise InvalidInput(
+            "share",
+            "must be a key like tenant-a: letters, digits and . _ : @ / -, at most 64, the first no sign",
+        )
 
 
 def _check_label(label: str | None, limits: Limits) -> None:

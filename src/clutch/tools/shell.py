@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import os
 import time
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
@@ -93,7 +94,7 @@ class Shell:
         return SandboxPolicy(
             root=root,
             task=files,
-            read_only=(*self.read_only, *bubblewrap.history_of(root)),
+            read_only=(*filter(os.path.isdir, self.read_only), *bubblewrap.history_of(root)),
             hidden=self.hidden,
             journal=None if self.sandbox is Sandbox.OFF else self.journal,
             network=self.network,

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from clutch.core.attachments import (
     MANIFEST,
+    WRITING,
     Attachment,
     AttachmentRules,
     FileVersion,
@@ -33,6 +34,7 @@ from clutch.core.attachments import (
     StoredFile,
     name_problem,
     result_path,
+    skill_path,
     task_path,
 )
 from clutch.ports import FilesFailed, ToolContext, ToolFailed
@@ -59,26 +61,26 @@ class LocalTaskFiles:
         return os.path.lexists(self.path(version))
 
     async def put(self, version: FileVersion, files: Sequence[Attachment]) -> None:
-        await _in_thread(self._put, version, files)
+        await in_thread(self._put, version, files)
 
     async def handed(self, version: FileVersion, rules: AttachmentRules) -> Handed:
-        return await _in_thread(self._handed, version, rules)
+        return await in_thread(self._handed, version, rules)
 
     async def read(self, version: FileVersion, name: str) -> bytes:
-        return await _in_thread(self._read, version, name)
+        return await in_thread(self._read, version, name)
 
     async def remove(self, version: FileVersion, *sides: Side) -> None:
-        await _in_thread(self._remove, version, sides)
+        await in_thread(self._remove, version, sides)
 
     async def fetch(self, version: FileVersion) -> bool:
         return self.exists(version)
 
     async def restore(self, version: FileVersion, side: Side, files: Sequence[Attachment]) -> None:
         """Write the files of one side as another machine left them. What is here already stays."""
-        await _in_thread(self._put if side is Side.IN else self._restore_out, version, files)
+        await in_thread(self._put if side is Side.IN else self._restore_out, version, files)
 
     async def kept(self) -> list[FileVersion]:
-        return await _in_thread(self._kept)
+        return await in_thread(self._kept)
 
     # ---- in a thread -----------------------------------------------------------------------------------
 
@@ -88,10 +90,10 @@ class LocalTaskFiles:
             if _content(here, Side.IN, MANIFEST) == manifest:
                 return
             remove(here, Side.IN)
-            with _entered(here, Side.IN, create=True) as folder:
+            with entered(here, Side.IN, create=True) as folder:
                 for file in files:
-                    _write(folder, file.name, file.content)
-                _write(folder, MANIFEST, manifest)
+                    write(folder, file.name, file.content)
+                write(folder, MANIFEST, manifest)
                 os.fsync(folder)
             os.fsync(here)
 
@@ -99,11 +101,11 @@ class LocalTaskFiles:
         with (
             self._at(version, create=True) as here,
             alone(here),
-            _entered(here, Side.OUT, create=True) as folder,
+            entered(here, Side.OUT, create=True) as folder,
         ):
             for file in files:
                 with suppress(FileExistsError):
-                    _write(folder, file.name, file.content)
+                    write(folder, file.name, file.content)
 
     def _handed(self, version: FileVersion, rules: AttachmentRules) -> Handed:
         files: list[StoredFile] = []
@@ -124,7 +126,7 @@ class LocalTaskFiles:
     def _read(self, version: FileVersion, name: str) -> bytes:
         if problem := name_problem(name):
             raise FilesFailed(f"files: the name {problem}")
-        with self._side(version, Side.OUT) as folder, _plain(folder, name) as stream:
+        with self._side(version, Side.OUT) as folder, plain(folder, name) as stream:
             return stream.read()
 
     def _remove(self, version: FileVersion, sides: Sequence[Side]) -> None:
@@ -146,12 +148,12 @@ class LocalTaskFiles:
     def _at(self, version: FileVersion, *, create: bool = False) -> Iterator[int]:
         if create:
             self.root.mkdir(0o700, parents=True, exist_ok=True)
-        with opened(self.root) as root, _entered(root, _name(version), create=create) as here:
+        with opened(self.root) as root, entered(root, _name(version), create=create) as here:
             yield here
 
     @contextmanager
     def _side(self, version: FileVersion, side: Side) -> Iterator[int]:
-        with self._at(version) as here, _entered(here, side) as folder:
+        with self._at(version) as here, entered(here, side) as folder:
             yield folder
 
 
@@ -163,7 +165,7 @@ def _version(name: str) -> FileVersion:
     return FileVersion(*map(int, name.split(".")))
 
 
-async def _in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         return await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
@@ -176,7 +178,7 @@ def _manifest(files: Sequence[StoredFile]) -> bytes:
 
 
 @contextmanager
-def _entered(around: int, name: str, *, create: bool = False) -> Iterator[int]:
+def entered(around: int, name: str, *, create: bool = False) -> Iterator[int]:
     if create:
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=around)
@@ -185,7 +187,7 @@ def _entered(around: int, name: str, *, create: bool = False) -> Iterator[int]:
 
 
 @contextmanager
-def _plain(folder: int, name: str) -> Iterator[BinaryIO]:
+def plain(folder: int, name: str) -> Iterator[BinaryIO]:
     """Open a plain file. Raises OSError for a link, a folder, a pipe."""
     file = os.open(name, _FILE, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -195,7 +197,7 @@ def _plain(folder: int, name: str) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _write(folder: int, name: str, content: bytes) -> None:
+def write(folder: int, name: str, content: bytes) -> None:
     with os.fdopen(os.open(name, _NEW, 0o600, dir_fd=folder), "wb") as stream:
         stream.write(content)
         stream.flush()
@@ -204,7 +206,7 @@ def _write(folder: int, name: str, content: bytes) -> None:
 
 def _content(here: int, side: Side, name: str) -> bytes | None:
     try:
-        with _entered(here, side) as folder, _plain(folder, name) as stream:
+        with entered(here, side) as folder, plain(folder, name) as stream:
             return stream.read()
     except OSError:
         return None
@@ -215,7 +217,7 @@ def _stored(folder: int, name: str, size_max: int) -> StoredFile | None:
     if name_problem(name):
         return None
     try:
-        with _plain(folder, name) as stream:
+        with plain(folder, name) as stream:
             data = stream.read(size_max + 1)
     except OSError:
         return None
@@ -293,13 +295,13 @@ def _status(path: Path) -> tuple[float, int]:
 # A call that names `/task/…`, `/tasks/…` or `/results/…` runs with that directory as its root, so the path checks of
 # `workspace` apply there as well. The engine has decided whose files the agent may read: `ToolContext.reached`.
 
-WRITING = frozenset(("write", "edit"))
-
 
 async def located(name: str, args: Mapping[str, Any], context: ToolContext) -> tuple[Mapping[str, Any], str]:
     """Return the arguments of a file tool and the root of its path. Raises ToolFailed, InvalidInput."""
     if (result := result_path(args.get("path"))) is not None:
         return await _in_results(name, args, result, context)
+    if (copy := skill_path(args.get("path"))) is not None:
+        return await _in_skills(name, args, copy, context)
     named = task_path(args.get("path"))
     if named is None:
         return args, context.workspace
@@ -324,6 +326,20 @@ async def _in_results(
     if context.results is None or not await asyncio.to_thread(_is_folder, context.results):
         raise ToolFailed("path: this session has no large results")
     return {**args, "path": path}, context.results
+
+
+async def _in_skills(
+    name: str, args: Mapping[str, Any], path: str, context: ToolContext
+) -> tuple[Mapping[str, Any], str]:
+    """A copy is named by its content, which only a session that has loaded the skill knows."""
+    if name in WRITING:
+        raise ToolFailed("path: /skills is read-only; write into the workspace")
+    seen, _, inner = path.partition("/")
+    root = f"{context.skills}/{seen}"
+    is_copy = context.skills is not None and seen.isalnum()
+    if not is_copy or not await asyncio.to_thread(_is_folder, root):
+        raise ToolFailed("path: there is no such skill; load one with `skill`")
+    return {**args, "path": inner or "."}, root
 
 
 def _is_folder(path: str) -> bool:

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from clutch.store.transaction import Tx
 
+IDENTITY = "identity"  #: a row of its own, so that a move takes it along with the files
+
+
+def identity(now: float, new: str) -> Tx[tuple[str, int]]:
+    """Return the name of this database in stores that several fleets share, and the last process number given before
+    it had one. The first caller gives the name."""
+    del now
+    yield (
+        "INSERT INTO blobs(name, content, at) VALUES(?, ?, (SELECT value FROM counters WHERE name = 'process'))"
+        " ON CONFLICT(name) DO NOTHING",
+        (IDENTITY, new.encode()),
+    )
+    rows = yield "SELECT content, at FROM blobs WHERE name = ?", (IDENTITY,)
+    return bytes(rows[0][0]).decode(), int(rows[0][1])
+
 
 def put(now: float, name: str, content: bytes) -> Tx[None]:
     yield (

@@ -12,14 +12,15 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from clutch.core.authority import any_matches
+from clutch.core.model import Definition as OfferedDefinition
 from clutch.core.model import ToolOffer, canonical
 from clutch.core.text.format import is_plain, quoted, visible
 from clutch.errors import InvalidInput
-from clutch.ports import ToolPins, ToolSpec
+from clutch.ports import ToolSpec
 
 # --------------------------------------------------------------------------------------------------
 # The settings of one MCP server.
@@ -354,6 +355,24 @@ def _description(tool: Definition) -> str:
 #
 # The whole definition is kept, so that a model sees approved text only, and a user sees what changed. The copy may be
 # outdated for a moment: then a tool that was just approved is withheld, never the other way round.
+
+
+class ToolPins(Protocol):
+    """The approved tools of MCP servers, stored in one place for all processes."""
+
+    async def stamp(self) -> int:
+        """A number that changes whenever the approvals may have changed."""
+
+    async def approved(self) -> Mapping[str, Mapping[str, OfferedDefinition]]:
+        """By server and tool. A server that was seen is there."""
+
+    async def see(self, server: str, tools: Mapping[str, OfferedDefinition]) -> None:
+        """Approve all tools of a server that was never seen; of any other, none."""
+
+    async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
+        """Ask the user about tools of this server, in place of the questions asked before.
+
+        A rejected tool is not asked about again. Return the rejected tools, each with the name of its question."""
 
 
 class Pins:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 from clutch.contain import BackgroundTasks
 from clutch.core.text.format import visible
 from clutch.errors import InvalidInput
-from clutch.ports import OperatorNotice, ToolContext, ToolFailed, ToolPins, ToolSpec
-from clutch.tools.mcp.definitions import McpServer, Pins, spec_of, tool_name
+from clutch.ports import OperatorNotice, ToolContext, ToolFailed, ToolSpec
+from clutch.tools.mcp.definitions import McpServer, Pins, ToolPins, spec_of, tool_name
 from clutch.tools.mcp.server import Server
 
 if TYPE_CHECKING:
