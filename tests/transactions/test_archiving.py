@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from clutch.core import ids
+from clutch.core.costs import BarUnit, LedgerPlace
 from clutch.core.messages import Usage
 from clutch.core.model import Delivery, Outcome, Phase, RemovalReason
 from clutch.core.policy import Policy
 from clutch.core.spawn import CleanupPolicy, Mode, SpawnRefusal
-from clutch.core.text.why import happening
-from clutch.transactions import control, retention, sessions
+from clutch.core.text.why import TRIMMED, happening, why_lines
+from clutch.transactions import control, idempotency, outbox, retention, sessions, usage
 from clutch.transactions.control import NotPossible
-from clutch.transactions.read import lists, status
-from clutch.transactions.read.why import timeline
+from clutch.transactions.read import costs, lists, status, transcripts
+from clutch.transactions.read.why import TaskExplanation, timeline, why
 from clutch.transactions.spawn import Accepted
+from clutch.transactions.transcript import Verbatim
 from tests.transactions.test_dead_letters import given_up
-from tests.transactions.world import World, write
+from tests.transactions.world import A_DAY_S, World, write
 
 pytestmark = pytest.mark.anyio
 
@@ -358,3 +360,203 @@ async def test_removed_task_is_not_in_the_tree(world: World, main: int) -> None:
     await (await world.start(main)).finish("delivered")
     await world.db.alone(control.remove, world.policy, task, "person")
     assert ids.task_id(task) not in await world.db.alone(status.tree, world.policy, "person", main)
+
+
+# --------------------------------------------------------------------------------------------------
+# Details: timelines, sent messages, the ledger. Nothing goes by default.
+
+
+async def numbered(world: World, task_id: int) -> list[int]:
+    return [line.seq for line in await world.db.read(timeline, task_id)]
+
+
+def told_of(found: TaskExplanation | None) -> str:
+    assert found is not None
+    return "\n".join(why_lines(found.timeline, found.attempts, found.stuck, "task", now=0.0))
+
+
+async def trim(world: World) -> int:
+    """As the sweeper does it; returns the number of commits."""
+    commits = 0
+    while found := await world.db.read(retention.trimmable, world.policy, 0.0):
+        await world.db.alone(retention.trim, world.policy, found)
+        commits += 1
+    return commits
+
+
+async def test_by_default_nothing_of_a_timeline_is_deleted(world: World, main: int) -> None:
+    task = await told(world, main)
+    world.clock.advance(HOUR_S)
+    await sweep(world)
+    world.clock.advance(10_000 * HOUR_S)
+    before = await numbered(world, task)
+    assert await trim(world) == 0
+    assert await numbered(world, task) == before == list(range(1, len(before) + 1))
+
+
+async def test_a_timeline_goes_in_bounded_batches_and_says_what_is_missing(
+    world: World, main: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash between two batches the timeline has a gap, and all deliveries are there."""
+    keeping(world, timeline_after_s=60.0)
+    task = await world.child(main, "child")
+    await world.end(task, "the finding")
+    world.clock.advance(2)
+    await (await world.start(main)).fail("the provider is down")
+    world.clock.advance(HOUR_S)
+    await (await world.start(main)).finish("heard")
+    deliveries = "SELECT outcome FROM deliveries WHERE task_id = ? ORDER BY id"
+    tried = await world.rows(deliveries, task)
+    world.clock.advance(HOUR_S)
+    await sweep(world)
+    assert TRIMMED not in told_of(await world.db.read(why, task))
+    assert await world.db.read(retention.trimmable, world.policy, 0.0) == [], "not before its time"
+    world.clock.advance(61)
+    monkeypatch.setattr(retention, "ROWS_MAX", 2)
+    before = await numbered(world, task)
+    (found,) = await world.db.read(retention.trimmable, world.policy, 0.0)
+    await world.db.alone(retention.trim, world.policy, [found])
+    assert await numbered(world, task) == before[2:]
+    assert await world.rows(deliveries, task) == tried
+    assert TRIMMED in told_of(await world.db.read(why, task))
+    assert await trim(world) == (len(before) - 1 - 2 + 1) // 2
+    assert await numbered(world, task) == before[-1:], "the last line says when it was archived"
+    assert await world.rows(deliveries, task) == [row for row in tried if row == ("delivered",)]
+    assert len(tried) > 1
+    assert (await world.task(task)).result == "the finding"
+
+
+async def test_no_line_of_an_undelivered_or_active_task_is_deleted(world: World, main: int) -> None:
+    keeping(world, timeline_after_s=0.0)
+    again = await told(world, main, "again")
+    dead = await given_up(world, main)
+    await world.db.alone(
+        retention.delete, world.policy, dead, force=True, keep_transcript=True, actor="operator"
+    )
+    world.clock.advance(HOUR_S)
+    await sweep(world)
+    assert await world.one("SELECT archived_at FROM tasks WHERE id = ?", dead) is not None
+    before = await numbered(world, again)
+    found = await world.db.read(retention.trimmable, world.policy, 0.0)
+    assert found == [again]
+    await world.db.alone(control.again, world.policy, again, "retry", "retry:1", text="", actor="person")
+    await world.db.alone(retention.trim, world.policy, [*found, dead])
+    assert (await numbered(world, again))[: len(before)] == before, "it works again since it was found"
+    assert await numbered(world, dead) == list(range(1, 1 + len(await numbered(world, dead))))
+    await world.live()
+
+
+async def test_a_task_that_works_again_after_its_timeline_went_continues_it(world: World, main: int) -> None:
+    keeping(world, timeline_after_s=0.0)
+    task = await told(world, main)
+    world.clock.advance(HOUR_S)
+    await sweep(world)
+    await trim(world)
+    (last,) = await numbered(world, task)
+    await world.db.alone(control.again, world.policy, task, "retry", "retry:1", text="", actor="person")
+    await world.live()
+    lines = await numbered(world, task)
+    assert lines == list(range(last, last + len(lines)))
+    assert len(lines) > 3
+
+
+async def test_a_long_transcript_goes_in_bounded_batches_and_is_not_shown_between_them(
+    world: World, main: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeping(world, transcript_after_s=60.0)
+    monkeypatch.setattr(retention, "ENTRIES_MAX", 3)
+    task = await world.child(main)
+    run = await world.start(task)
+    for _ in range(4):
+        await run.step()
+    await run.finish("at last")
+    world.clock.advance(2)
+    await (await world.start(main)).finish("heard")
+    assert await words(world, task) == 10
+    world.clock.advance(HOUR_S)
+    while found := await world.db.read(retention.due, world.policy):
+        await world.db.alone(retention.archive, world.policy, found)
+    world.clock.advance(61)
+    await world.db.alone(retention.fade, world.policy, [task])
+    left = []
+    while await words(world, task):
+        left.append(await words(world, task))
+        shown = await world.db.read(transcripts.history, task, world.policy.history)
+        assert [entry.text for entry in shown.entries] == ["at last"], "its result, as when all is deleted"
+        assert await world.db.read(retention.leftover) == task
+        await world.db.alone(retention.shorten, world.policy, task)
+    assert left == [7, 4, 1]
+    assert await world.db.read(retention.leftover) is None
+
+
+async def test_sent_messages_go_after_their_time_and_results_and_unsent_ones_stay(
+    world: World, main: int
+) -> None:
+    await world.db.tx(main, write, "UPDATE sessions SET route = 'chat:1' WHERE id = ?", main)
+    for number in range(5):
+        await world.db.tx(main, outbox.post, main, f"note:{number}", "chat:1", "a note")
+    await world.db.tx(
+        main, outbox.post_result, main, "chat:1", Verbatim(7, 1, "agent:main:subagent:x", "the result")
+    )
+    await world.db.tx(main, outbox.cancelled, main, "a message that stays cancelled")
+    await world.db.tx(main, write, "UPDATE outbox SET done_at = ?, due = NULL WHERE idem <> 'note:4'", 1000.0)
+    rows = await world.rows("SELECT id, idem FROM outbox ORDER BY id")
+    assert await world.db.read(outbox.sent_before, 999.0, 0, 10) == []
+    first = await world.db.read(outbox.sent_before, 1000.0, 0, 3)
+    rest = await world.db.read(outbox.sent_before, 1000.0, first[-1], 3)
+    assert [first, rest] == [[row[0] for row in rows[:3]], [rows[3][0]]]
+    await world.db.alone(outbox.delete_sent, [row[0] for row in rows[:5]])
+    assert await world.rows("SELECT id, idem FROM outbox ORDER BY id") == rows[4:]
+    await world.db.tx(main, write, "DELETE FROM outbox")
+
+
+async def ledger(world: World) -> list[Any]:
+    """Without the order of the rows, which PostgreSQL chooses."""
+    return [
+        sorted(await world.db.read(costs.ledger, 0.0, unit, offset_s, by_tree=True), key=repr)
+        for unit in (BarUnit.DAY, BarUnit.HOUR)
+        for offset_s in (0.0, 5.75 * 3600)
+    ]
+
+
+@pytest.mark.parametrize("batch", [2, 5, 1000])
+async def test_old_calls_are_added_up_and_every_cost_stays_right(world: World, main: int, batch: int) -> None:
+    keeping(world, usage_after_s=A_DAY_S)
+    await world.tell(main, "a message")
+    run = await world.start(main)
+    for number in range(30):
+        await run.step()
+        world.clock.advance(100 if number % 10 else HOUR_S)
+    await run.finish("done", usd="0.25")
+    await world.db.tx(
+        main,
+        write,
+        "UPDATE usage SET usd = CASE WHEN call_no % 7 = 0 THEN NULL ELSE '0.000000000001' END, effective ="
+        " CASE WHEN call_no % 11 = 0 THEN 'dated' ELSE effective END WHERE session_id = ? AND call_no < 31",
+        main,
+    )
+    before, calls = await ledger(world), await world.rows("SELECT * FROM usage")
+    assert await world.db.read(usage.summable, 0.0, LedgerPlace(0, 0), batch) == (None, False), "none is old"
+    place: LedgerPlace | None = LedgerPlace(0, 0)
+    while place is not None:
+        found = await world.db.read(usage.summable, world.clock.now(), place, batch)
+        for _ in range(2):  # of two gateways that find the same, the second changes nothing
+            await world.db.alone(usage.sum_up, world.clock.now(), place, batch)
+        place = found.next
+    assert await ledger(world) == before
+    left = await world.rows("SELECT call_no, calls FROM usage ORDER BY call_no")
+    assert len(left) < len(calls)
+    assert sum(row[1] for row in left) == len(calls)
+    assert left[-1][0] == len(calls), "the next call has the next number"
+
+
+async def test_old_answers_to_repeated_requests_leave_a_few_at_a_time(
+    world: World, main: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "LEAVING_MAX", 3)
+    for number in range(8):
+        await world.db.tx((), idempotency.keep, f"key {number}", "request", 200, "body")
+    world.clock.advance(25 * HOUR_S)
+    kept = await world.db.tx((), idempotency.keep, "key 7", "request", 200, "another")
+    assert kept.body == "another", "an old answer is none, even if it is not deleted yet"
+    assert await world.one("SELECT COUNT(*) FROM replies") == 8 - 1 - 3 + 1

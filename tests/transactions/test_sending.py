@@ -14,6 +14,7 @@ from clutch.store.transaction import Tx
 from clutch.transactions import control, delivery, inbox, outbox
 from clutch.transactions.control import NotPossible
 from clutch.transactions.outbox import OutboxMessage
+from clutch.transactions.read import answers as answers_tx
 from clutch.transactions.read import lists
 from clutch.transactions.read import why as why_of
 from clutch.transactions.read.inbox import UnreadReplies, unread_replies, unsent
@@ -268,11 +269,11 @@ async def test_the_answer_to_a_message_is_of_the_turn_that_read_it(world: World,
         return key
 
     async def answer(key: str) -> str | None:
-        found = await world.db.read(outbox.answer_to, key)
+        found = await world.db.read(answers_tx.answer_to, key)
         return None if found is None else found.body
 
     async def answers(key: str) -> list[bool]:
-        return [await world.db.read(outbox.answers, key, one.run_id) for one in runs]
+        return [await world.db.read(answers_tx.answers, key, one.run_id) for one in runs]
 
     first = await asked("user:1")
     runs = [await world.start(main)]
@@ -290,7 +291,7 @@ async def test_the_answer_to_a_message_is_of_the_turn_that_read_it(world: World,
     await runs[2].finish("to the first")
     assert (await answer(first), await answer(second)) == ("to the first", "to the second")
     assert (await answers(first), await answers(second)) == ([True, False, True], [False, True, True])
-    calls = [(await world.db.read(outbox.spent_on, key)).calls for key in (first, second)]
+    calls = [(await world.db.read(answers_tx.spent_on, key)).calls for key in (first, second)]
     assert calls == [2, 1], "to spawn and to tell of it; and the one in between"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from clutch.core.budget import WARN_PERCENT, Budget, BudgetKind, Measure, measures, used_percent
 from clutch.core.views import NOTHING_USED, Tally
@@ -54,6 +54,71 @@ class CostRow:
     label: str | None
     used: Tally
     unpriced_tokens: int = 0  #: of the calls in `used` without a price
+
+
+class LedgerPlace(NamedTuple):
+    """The key of a row of the ledger."""
+
+    session_id: int
+    call_no: int
+
+
+class OldCall(NamedTuple):
+    """An answered call of the ledger, or several that were added up."""
+
+    session_id: int
+    call_no: int
+    run_id: int
+    at: float
+    model: str
+    effective: str | None
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    usd: Decimal | None
+    calls: int
+    reserved_tokens: int
+
+    @property
+    def place(self) -> LedgerPlace:
+        """The key of its row."""
+        return LedgerPlace(self.session_id, self.call_no)
+
+
+class SummedCalls(NamedTuple):
+    """`total` stands for `replaced` and for the call whose number it has."""
+
+    total: OldCall
+    replaced: tuple[OldCall, ...]
+
+
+#: All time zones differ from UTC by a multiple of it: sums of it are in the right hour and on the right day everywhere.
+QUARTER_S = 900
+
+
+def summed(calls: Iterable[OldCall]) -> list[SummedCalls]:
+    """Add up the calls of a run, model and quarter of an hour. Groups of one are not among the answer.
+
+    Calls without a price stay apart from those with one, because a sum names them beside the known dollars."""
+    found: dict[Hashable, list[OldCall]] = {}
+    for one in calls:
+        group = (one.session_id, one.run_id, one.model, one.effective, one.at // QUARTER_S, one.usd is None)
+        found.setdefault(group, []).append(one)
+    return [SummedCalls(_sum(group), tuple(group[:-1])) for group in found.values() if len(group) > 1]
+
+
+def _sum(group: Sequence[OldCall]) -> OldCall:
+    known = [one.usd for one in group if one.usd is not None]
+    return group[-1]._replace(
+        input=sum(one.input for one in group),
+        output=sum(one.output for one in group),
+        cache_read=sum(one.cache_read for one in group),
+        cache_write=sum(one.cache_write for one in group),
+        usd=sum(known, Decimal()) if known else None,
+        calls=sum(one.calls for one in group),
+        reserved_tokens=max(one.reserved_tokens for one in group),
+    )
 
 
 def grouped(rows: Iterable[CostRow], key: Callable[[CostRow], K]) -> dict[K, Tally]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from clutch.core import delivery, ids, run
-from clutch.core.budget import CallState
+from clutch.core import delivery, ids
 from clutch.core.delivery import SendOutcome
 from clutch.core.devices import DONE_PAUSE_S, PushKind, notification_text
 from clutch.core.model import NO_SESSION, Hook, RemovalReason, Task
@@ -95,10 +94,10 @@ def tell_given_up(now: float, given_up: Mapping[int, str]) -> Tx[None]:
 
 def claim(now: float, worker_id: int, channel: str, count: int) -> Tx[list[OutboxMessage]]:
     """Oldest first. Alone: two claims must not see the same free row. What a dead worker claims would stay claimed."""
-    if not (yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)):
+    if not (yield "SELECT 1 FROM workers WHERE id = ? {keep}", (worker_id,)):
         raise Stale(f"worker {worker_id} was declared dead")
     rows = yield (
-        # Materialized: see workers.claim.
+        # Materialized: see sessions.claim.
         "WITH first AS MATERIALIZED (SELECT id FROM outbox WHERE due <= ? AND channel = ? AND owner IS NULL"
         " ORDER BY id LIMIT ? {skip}) UPDATE outbox SET owner = ?, attempts = attempts + 1, due = NULL"
         " WHERE id IN (SELECT id FROM first) RETURNING id, idem, channel, target, body, attempts,"
@@ -174,6 +173,15 @@ def dismiss(now: float, message_id: int) -> Tx[DecidedMessage | None]:
     return DecidedMessage(*rows[0]) if rows else None
 
 
+def cancelled(now: float, session_id: int, letter: str) -> Tx[None]:
+    """Record that a user's message was cancelled, which is nothing to send."""
+    yield (
+        "INSERT INTO outbox(idem, session_id, channel, target, body, done_at) VALUES(?, ?, '', '', '', ?)"
+        " ON CONFLICT(idem) DO NOTHING",
+        (f"cancelled:{letter}", session_id, now),
+    )
+
+
 def hand_out(now: float, session_id: int, channel: str, message_id: int | None) -> Tx[OutboxMessage | None]:
     """The oldest message of a session, or this one: claimed and done in one step, unless another client took it."""
     which, values = ("", ()) if message_id is None else (" AND id = ?", (message_id,))
@@ -219,76 +227,6 @@ def pending_reply(now: float, session_id: int, channel: str, after: int = 0) -> 
     return PendingReply(*rows[0]) if rows else None
 
 
-class AnswerText(NamedTuple):
-    parcel_id: int
-    body: str
-    error: str | None = None  #: why there is no answer; the body says so to a person
-
-
-#: The run that read a message, and later ones of its session; not those that answer another person.
-_ANSWERING = (
-    " FROM inbox i JOIN runs f ON f.id = i.taken_run JOIN runs r ON r.session_id = f.session_id"
-    " AND r.started_at >= f.started_at AND (r.id = f.id OR r.by_person = 0)"
-)
-
-
-def answer_to(now: float, letter: str) -> Tx[AnswerText | None]:
-    """The first words of the runs that answer this message, or what the command said. Only shown."""
-    del now
-    rows = yield "SELECT id, body, NULL FROM outbox WHERE idem = ?", (f"command:{letter}",)
-    rows = rows or (
-        yield (
-            f"SELECT o.id, o.body, r.stop_reason{_ANSWERING} JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
-            " WHERE i.idem = ? ORDER BY o.id LIMIT 1",
-            (letter,),
-        )
-    )
-    if not rows:
-        return None
-    parcel_id, body, stop_reason = rows[0]
-    return AnswerText(parcel_id, body, run.failure(stop_reason))
-
-
-def failure_of(now: float, letter: str) -> Tx[str | None]:
-    """Return why the run that read this message ended without an answer; None: it did not."""
-    del now
-    rows = yield (
-        "SELECT r.stop_reason FROM inbox i JOIN runs r ON r.id = i.taken_run WHERE i.idem = ?",
-        (letter,),
-    )
-    return run.failure(rows[0][0]) if rows else None
-
-
-class Spent(NamedTuple):
-    calls: int
-    input: int
-    output: int
-    cache_read: int
-
-
-def spent_on(now: float, letter: str) -> Tx[Spent]:
-    """What the runs that answer this message used of models, up to the one that said the answer; not their children."""
-    said = yield (
-        f"SELECT r.id, r.started_at{_ANSWERING} JOIN outbox o ON o.idem = 'reply:' || CAST(r.id AS TEXT)"
-        " WHERE i.idem = ? ORDER BY o.id LIMIT 1",
-        (letter,),
-    )
-    rows = yield (
-        "SELECT COUNT(*), CAST(COALESCE(SUM(u.input), 0) AS {big}), CAST(COALESCE(SUM(u.output), 0) AS {big}),"
-        f" CAST(COALESCE(SUM(u.cache_read), 0) AS {{big}}){_ANSWERING}"
-        f" JOIN usage u ON u.session_id = r.session_id AND u.run_id = r.id AND u.state > {CallState.OPEN:d}"
-        " WHERE i.idem = ? AND (r.id = ? OR r.started_at < ?)",
-        (letter, *(said[0] if said else (0, now))),
-    )
-    return Spent(*rows[0])
-
-
-def answers(now: float, letter: str, run_id: int) -> Tx[bool]:
-    """Is this one of the runs that answer this message? One that has not read it yet may be, later."""
-    del now
-    return bool((yield f"SELECT 1{_ANSWERING} WHERE i.idem = ? AND r.id = ?", (letter, run_id)))
-
-
 _STRANDED = (
     " WHERE channel = ? AND owner IS NOT NULL AND (owner = ? OR owner NOT IN (SELECT id FROM workers))"
 )
@@ -313,6 +251,23 @@ def free_all(now: float, worker_ids: Sequence[int]) -> Tx[None]:
 def forget(session_id: int) -> Tx[None]:
     """The session is deleted. What is still to be sent stays."""
     yield "DELETE FROM outbox WHERE session_id = ? AND done_at IS NOT NULL", (session_id,)
+
+
+def sent_before(now: float, before: float, after: int, count_max: int) -> Tx[list[int]]:
+    """Return messages that were sent before this moment, in the order of their numbers. A result stays: by its row it
+    is known to be delivered. So does a message that was cancelled, whose row has no channel."""
+    del now
+    rows = yield (
+        "SELECT id FROM outbox WHERE id > ? AND done_at <= ? AND task_id IS NULL AND channel <> '' ORDER BY id LIMIT ?",
+        (after, before, count_max),
+    )
+    return [row[0] for row in rows]
+
+
+def delete_sent(now: float, message_ids: Sequence[int]) -> Tx[None]:
+    """Messages that were sent never change."""
+    del now
+    yield "DELETE FROM outbox WHERE id {any} AND done_at IS NOT NULL", (list(message_ids),)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -35,7 +35,8 @@ def forget(now: float, policy: Policy, session: SessionRow, why: RemovalReason) 
     if session.is_task:
         rows = yield "SELECT workspace FROM sessions WHERE id = ?", (session.id,)
         yield from outbox.removed(now, policy, session.id, session.key, why, workspace=rows[0][0])
-    yield from transcript.forget(session.id)
+    left = max(0, session.head - ENTRIES_MAX)
+    yield from transcript.forget(session.id, left)
     yield from questions.forget(session.id)
     yield from wake.forget_events(session.id)
     yield from sessions.forget_threads(session.id)
@@ -43,7 +44,24 @@ def forget(now: float, policy: Policy, session: SessionRow, why: RemovalReason) 
     yield from outbox.forget(session.id)
     yield from inbox.leave_transcript(session.id)
     yield from sessions.mark_deleted(now, session.id)
-    session.head = session.base = 0
+    session.head, session.base = left, 0  # what is left follows in further commits (`shorten`)
+
+
+def leftover(now: float) -> Tx[int | None]:
+    """Return a deleted session that has entries left."""
+    del now
+    rows = yield "SELECT id FROM sessions WHERE deleted_at IS NOT NULL AND head > 0 ORDER BY id LIMIT 1", ()
+    return rows[0][0] if rows else None
+
+
+def shorten(now: float, policy: Policy, session_id: int) -> Tx[None]:
+    """Alone. The last entries of a transcript go first: what is left of it has no gap."""
+    session = yield from sessions.lock(session_id)
+    if session is None or not (yield from is_forgotten(session_id)):
+        return
+    session.head = max(0, session.head - ENTRIES_MAX)
+    yield from transcript.forget(session_id, session.head)
+    yield from sessions.save(now, policy, session)
 
 
 def is_forgotten(session_id: int) -> Tx[bool]:
@@ -53,7 +71,8 @@ def is_forgotten(session_id: int) -> Tx[bool]:
 
 #: Of one commit: no other transaction of this process writes meanwhile. Together they take some 50 ms on PostgreSQL.
 BATCH_MAX: Final = 50  # tasks
-ENTRIES_MAX: Final = 5000  # entries of their transcripts; a longer transcript goes alone
+ENTRIES_MAX: Final = 5000  # entries of their transcripts; a longer transcript goes alone, in several commits
+ROWS_MAX: Final = 1000  # rows of any other table: they are looked for or added up in the same commit
 SURVEY_MAX: Final = 10_000  # tasks one look names
 ALL_ENTRIES: Final = 2**62  # a look deletes nothing
 
@@ -156,6 +175,47 @@ def _fade(now: float, policy: Policy, faded: Sequence[SessionRow]) -> Tx[None]:
     for session in faded:
         yield from forget(now, policy, session, RemovalReason.SWEPT)
         yield from sessions.save(now, policy, session)
+
+
+# --------------------------------------------------------------------------------------------------
+# Details of tasks that were archived long ago: entries of their timelines, and deliveries that did not succeed.
+#
+# Oldest entries first, and deliveries only after them: after a crash between two commits no record looks whole, because
+# the entries of a whole timeline are numbered without a gap. Entries before "archived" may be missing, none after it.
+
+_IS_OLD: Final = (
+    "t.archived_at <= ? AND t.phase IN ('completed', 'completed_giveup') AND t.delivery <> 'undelivered'"
+)
+_HAS_ENTRIES: Final = f"EXISTS (SELECT 1 FROM events e WHERE e.task_id = t.id AND {tasks.IS_TRIMMABLE})"  # noqa: S608 (constant words)
+_HAS_DELIVERIES: Final = (
+    f"EXISTS (SELECT 1 FROM deliveries d WHERE d.task_id = t.id AND {inbox.IS_TRIMMABLE})"  # noqa: S608 (constant words)
+)
+
+
+def trimmable(now: float, policy: Policy, since: float) -> Tx[list[int]]:
+    """Archived so long ago that details may go. `since`: all that were archived before have been seen to."""
+    after_s = policy.keeping.timeline_after_s
+    if after_s is None:
+        return []
+    rows = yield (
+        f"SELECT t.id FROM tasks t WHERE t.archived_at > ? AND {_IS_OLD}"  # noqa: S608 (constant words)
+        f" AND ({_HAS_ENTRIES} OR {_HAS_DELIVERIES}) ORDER BY t.archived_at, t.id LIMIT ?",
+        (since, now - after_s, BATCH_MAX),
+    )
+    return [row[0] for row in rows]
+
+
+def trim(now: float, policy: Policy, task_ids: Sequence[int]) -> Tx[None]:
+    """Alone. At most `ROWS_MAX` rows of each table; asked again under the lock, because a task may work again."""
+    yield from sessions.lock_all(task_ids)
+    rows = yield (
+        f"SELECT t.id FROM tasks t WHERE t.id {{any}} AND {_IS_OLD} {{lock}}",  # noqa: S608 (constant words)
+        (list(task_ids), now - (policy.keeping.timeline_after_s or 0.0)),
+    )
+    old = [row[0] for row in rows]
+    yield from tasks.trim(old, ROWS_MAX)
+    rows = yield f"SELECT t.id FROM tasks t WHERE t.id {{any}} AND NOT {_HAS_ENTRIES}", (old,)  # noqa: S608
+    yield from inbox.trim_deliveries([row[0] for row in rows], ROWS_MAX)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 from enum import StrEnum
+from typing import NamedTuple
 
 from clutch.core import budget
 from clutch.core.budget import Amount, Budget, BudgetKind, CallState, raised
+from clutch.core.costs import LedgerPlace, OldCall, summed
 from clutch.core.messages import Answer
 from clutch.core.model import LetterKind
 from clutch.core.policy import Budgets, Policy
@@ -47,6 +49,13 @@ class Fate(StrEnum):
     UNSENT = "unsent"  #: it never left: as if it had not been
     FREE = "free"  #: the provider refused it before it worked
     UNKNOWN = "unknown"  #: cut on the way: it is charged as reserved
+
+
+class Summable(NamedTuple):
+    """`next`: where the following calls begin; None: these were the last. `is_any`: some of these make one row."""
+
+    next: LedgerPlace | None
+    is_any: bool
 
 
 def is_budgeted(policy: Policy, purses: str) -> bool:
@@ -130,6 +139,48 @@ def book(now: float, owned: OwnedRun, answer: Answer, usd: Decimal | None) -> Tx
         yield from foresee(now, session.id, owned.run_id, session.model or policy.model_of(session.agent_id))
 
 
+_OLD = (
+    "SELECT session_id, call_no, run_id, at, model, effective, input, output, cache_read, cache_write, usd, calls,"  # noqa: S608
+    " reserved_tokens FROM usage WHERE (session_id, call_no) > (?, ?) AND at <= ?"
+    f" AND state = {CallState.ANSWERED:d} ORDER BY session_id, call_no LIMIT ?"
+)
+
+
+def summable(now: float, before: float, after: LedgerPlace, count_max: int) -> Tx[Summable]:
+    """Look at the next answered calls of the ledger."""
+    del now
+    old = yield from _old(_OLD, before, after, count_max)
+    return Summable(old[-1].place if len(old) == count_max else None, bool(summed(old)))
+
+
+def sum_up(now: float, before: float, after: LedgerPlace, count_max: int) -> Tx[None]:
+    """Replace the calls of a group by one row with their sums, which has the number of the last.
+
+    Locked, so that of two gateways the second sees what the first has left. Answered calls never change otherwise."""
+    del now
+    sums = summed((yield from _old(_OLD + " {lock}", before, after, count_max)))
+    yield (
+        "DELETE FROM usage WHERE session_id = ? AND call_no = ?",
+        ManyRows(call.place for one in sums for call in one.replaced),
+    )
+    yield (
+        "UPDATE usage SET input = ?, output = ?, cache_read = ?, cache_write = ?, usd = ?, calls = ?,"
+        " reserved_tokens = ? WHERE session_id = ? AND call_no = ?",
+        ManyRows(
+            (
+                one.input, one.output, one.cache_read, one.cache_write, _text(one.usd), one.calls,
+                one.reserved_tokens, *one.place,
+            )
+            for one in (one.total for one in sums)
+        ),
+    )  # fmt: skip
+
+
+def _old(sql: str, before: float, after: LedgerPlace, count_max: int) -> Tx[list[OldCall]]:
+    rows = yield sql, (*after, before, count_max)
+    return [OldCall._make((*row[:10], money(row[10]), *row[11:])) for row in rows]
+
+
 def insert_imported(rows: ManyRows) -> Tx[None]:
     """Answered calls of an imported task."""
     yield (
@@ -176,6 +227,14 @@ def raise_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
     yield (
         "UPDATE purses SET tokens_max = ?, usd_max = ?, warned = 0 WHERE name = ?",
         (now.tokens_max, _text(now.usd_max), name),
+    )
+
+
+def set_limit(name: str, tokens: int | None, usd: Decimal | None) -> Tx[None]:
+    """Of a budget whose config has changed. What is spent stays spent."""
+    yield (
+        "UPDATE purses SET tokens_max = ?, usd_max = ?, warned = 0 WHERE name = ?",
+        (tokens, _text(usd), name),
     )
 
 

@@ -27,6 +27,13 @@ def _undelivered_archived(due: Any, archive: Any) -> tuple[Any, ...]:
     return tampered(due, say=say), tampered(archive, say=say)
 
 
+def _details_of(condition: str, *originals: Any) -> tuple[Any, ...]:
+    def say(sql: str, parameters: Any) -> Statement:
+        return sql.replace(condition, "? IS NOT NULL"), parameters
+
+    return tuple(tampered(one, say=say) for one in originals)
+
+
 def _usage_forgotten(forget: Any) -> tuple[Any, ...]:
     @wraps(forget)
     def bug(now: float, policy: Any, session: Any, why: Any) -> Tx[None]:
@@ -76,6 +83,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ("modes", *STORMS),
         _undelivered_archived,
         "a dead letter leaves the lists by itself",
+    ),
+    _mutant(
+        "details_of_retained_deleted",
+        ("retention.trimmable", "retention.trim"),
+        "N25",
+        STORMS,
+        lambda trimmable, trim: (
+            *_details_of("t.archived_at > ?", *_details_of("t.archived_at <= ?", trimmable)),
+            *_details_of("t.archived_at <= ?", trim),
+        ),
+        "the timeline of a task that is still listed goes",
     ),
     _mutant(
         "archived_without_a_line",
