@@ -172,17 +172,17 @@ class House:
     async def say(self, text: str, kind: LetterKind = LetterKind.USER) -> None:
         await self.db.tx(self.main, inbox.post, self.main, f"said:{next(self._numbers)}", kind, text)
 
-    async def spawn(self, count: int) -> None:
+    async def spawn(self, count: int, first: int = 0, **asked: Any) -> None:
         """Children of the main session that nobody's model asked for: `job 0`, `job 1`, …"""
         orders = [
             ChildRequest(
                 f"job {n}",
                 10_000 + n,
                 f"00000000-0000-4000-8000-{n:012x}",
-                SpawnRequest(f"job {n}", f"job {n}"),
+                SpawnRequest(f"job {n}", f"job {n}", **asked),
                 n,
             )
-            for n in range(count)
+            for n in range(first, first + count)
         ]
         await self.db.tx(self.main, spawn, self.policy, self.main, self.main, orders)
 

@@ -14,14 +14,15 @@ import pytest
 from clutch.core.attachments import AttachmentRules, FileVersion, Side
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Delivery, Outcome, Phase
-from clutch.core.policy import Policy
+from clutch.core.policy import Keeping, Policy
+from clutch.engine.task_files import Sweeper
 from clutch.errors import StoreLost
 from clutch.ports import FilesFailed, ModelRequest, ToolContext
 from clutch.tools.task_files import LocalResultFiles, LocalTaskFiles
-from clutch.transactions import control, task_files
+from clutch.transactions import control, outbox, task_files
 from clutch.transactions.control import NotPossible
 from tests.engine.conftest import Build
-from tests.engine.house import POLICY, Anything, House, opening, step
+from tests.engine.house import POLICY, Anything, House, opening, step, use
 from tests.patience import PATIENCE_S
 from tests.transactions.world import write
 
@@ -371,3 +372,32 @@ async def test_a_dead_letter_keeps_session_and_files_until_it_is_dismissed(
     await house.until(is_gone)
     after = await house.task("child")
     assert (after.phase, after.result, after.wake_at) == (Phase.COMPLETED_GIVEUP, "done", None)
+
+
+async def test_a_sweep_deletes_what_the_settings_name_and_adds_up_calls_once_a_day(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("look", "look") if step(request) < 3 else "the finding"
+
+    keeping = Keeping(transcript_after_s=0.0, timeline_after_s=0.0, sent_after_s=86_400, usage_after_s=86_400)
+    house = await build(script, replace(POLICY, keeping=keeping))
+    house.tool("look", looks)
+    worker = await house.hire()
+    await house.say("go")
+    await house.until_quiet()
+    await house.db.tx(house.main, outbox.post, house.main, "note", "chat:1", "a note")
+    await house.db.tx(house.main, write, "UPDATE outbox SET done_at = 1, due = NULL")
+    counted = "SELECT COUNT(*), SUM(calls) FROM usage"
+    assert await house.rows(counted) == [(4, 4)]
+    sweeper = Sweeper(worker.services, house.clock.now)
+    house.clock.jump(3600)
+    await sweeper.sweep()
+    assert await house.rows(counted) == [(4, 4)], "not a day old"
+    house.clock.jump(2 * 86_400)
+    await sweeper.sweep()
+    ((rows, calls),) = await house.rows(counted)
+    assert (rows < 4, calls) == (True, 4)
+    assert await house.rows("SELECT idem FROM outbox") == []
+
+
+async def looks() -> str:
+    return "something"

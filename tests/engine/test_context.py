@@ -63,7 +63,7 @@ async def about(world: World, session_id: int, workspace: Path | None = None) ->
 
 def surroundings(world: World, **identities: str) -> Surroundings:
     agents = roster(Agent(agent_id, identity=words) for agent_id, words in identities.items())
-    return Surroundings(world.db, ContextLimits(), Documents(1000), agents)
+    return Surroundings(world.db, lambda: Policy(agents=agents), Documents(1000))
 
 
 # ---- the system prompt -------------------------------------------------------------------------------------
@@ -88,6 +88,32 @@ async def test_a_child_gets_the_documents_of_the_workspace_and_not_the_persona(
     assert "# AGENTS.md of the workspace" in text
     assert "<document>\nUse tabs.\n</document>" in text
     assert "Ada" not in text
+
+
+async def test_instructions_go_to_subagents_and_identity_to_main_sessions(world: World) -> None:
+    agent = Agent("main", identity="You are Ada.", instructions="Review what was changed.\n")
+    made = Surroundings(world.db, lambda: Policy(agents=roster([agent])))
+    child = await world.child(world.root_id, "a")
+    main_text = (await made.system(world.root_id, await about(world, world.root_id))).text
+    child_text = (await made.system(child, await about(world, child))).text
+    assert "Ada" in main_text
+    assert "Review" not in main_text
+    assert "\n\n# Your role: main\nReview what was changed.\n\n" in child_text
+    assert "Ada" not in child_text
+
+
+async def test_agents_with_a_description_are_offered_where_they_may_be_spawned(world: World) -> None:
+    ops = Agent("ops", description="Runs the servers.\n# Not a heading")
+    writer = Agent("writer", description="Writes.")
+    limits = Limits(allow_agents=frozenset({"ops"}))
+    policy = Policy(agents=roster([ops, writer]), limits=limits)
+    made = Surroundings(world.db, lambda: policy)
+    leaf = await world.child(await world.child(world.root_id, "child"), "leaf")
+    text = (await made.system(world.root_id, await about(world, world.root_id))).text
+    assert "# Agents you may start" in text
+    assert "\n- ops: Runs the servers.\\n# Not a heading" in text
+    assert "writer" not in text
+    assert "Agents you may start" not in (await made.system(leaf, await about(world, leaf))).text
 
 
 async def test_the_children_are_in_the_prompt_as_the_store_has_them(world: World) -> None:

@@ -23,8 +23,8 @@ from clutch.runtimes.function import FunctionRuntime
 from clutch.store.postgres import PostgresStore
 from clutch.store.transaction import Database, Keys, Tx
 from clutch.testing.database import PassThroughDatabase
+from clutch.transactions import claims, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions import control as control_tx
-from clutch.transactions import turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.read import lists
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, JumpClock, ask_for, opening, step, use
@@ -341,7 +341,7 @@ class FlakyDatabase(PassThroughDatabase):
 
 @pytest.mark.parametrize(
     "function",
-    [workers.peek, workers.claim, workers.next_number, workers.register, wake.wake, turn_begin.begin,
+    [claims.peek, claims.claim, workers.next_number, workers.register, wake.wake, turn_begin.begin,
      turn.respond, turn.results, turn.yields, turn_end.finish],
     ids=lambda function: str(function.__name__),
 )  # fmt: skip

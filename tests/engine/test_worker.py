@@ -12,13 +12,17 @@ from clutch.core.agents import AgentDefaults
 from clutch.core.messages import Answer, Call, Results, Usage
 from clutch.core.model import Delivery, LetterKind, Outcome, Phase
 from clutch.core.policy import Life, QueueMode
+from clutch.engine import worker as worker_module
 from clutch.engine.live import QUEUE_MAX, Bus, Live, result_detail
+from clutch.engine.open_run import Interrupt
+from clutch.engine.services import HEARING_TICKS, Services
 from clutch.engine.worker import BATCH, HeldTurns
 from clutch.ports import ModelError, ModelRequest, ToolFailed, Trouble
-from clutch.store.transaction import Database
-from clutch.transactions import control, messages, workers
+from clutch.store.transaction import Database, Listener, P, T, TxFunction
+from clutch.testing.database import PassThroughDatabase
+from clutch.transactions import claims, control, messages
+from clutch.transactions.claims import Claimed
 from clutch.transactions.turn import NO_CHILD
-from clutch.transactions.workers import Claimed
 from tests.engine.conftest import Build
 from tests.engine.house import POLICY, House, ask_for, opening, step, use
 from tests.patience import PATIENCE_S
@@ -134,7 +138,7 @@ class Watched:
 
     async def alone(self, fn: Any, *args: Any, **named: Any) -> Any:
         got = await self._db.alone(fn, *args, **named)
-        if fn is workers.claim:
+        if fn is claims.claim:
             self.claims.append(len(got))
         return got
 
@@ -167,6 +171,35 @@ async def test_thousands_that_begin_let_others_go_on_in_between(build: Build) ->
         await holding.start(group, nobodys)
     assert begun == [BATCH]
     assert not holding.turns
+
+
+async def test_a_drain_that_was_undone_leaves_the_turns_that_began_since(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: asyncio.Queue[int] = asyncio.Queue()
+
+    async def deaf(services: Services, claimed: Claimed, interrupt: Interrupt) -> None:
+        """A turn in a tool that may not be repeated: it does not end when it is asked to."""
+        del services, interrupt
+        begun.put_nowait(claimed.session_id)
+        await asyncio.Event().wait()
+
+    house = await build(parent_of_four)
+    worker = await house.hire()
+    monkeypatch.setattr(worker_module, "take_turn", deaf)
+    holding = HeldTurns(worker.services, lambda: None, has_leases=False)
+    async with asyncio.TaskGroup() as group:
+        await holding.start(group, [Claimed(1001, fence=1), Claimed(1002, fence=1)])
+        assert [await begun.get(), await begun.get()] == [1001, 1002]
+        draining = asyncio.create_task(holding.give_all_back())
+        await asyncio.sleep(0)
+        await holding.start(group, [Claimed(1003, fence=1)])
+        assert await begun.get() == 1003
+        await draining
+        assert list(holding.turns) == [1003]
+        _, turn = holding.turns[1003]
+        assert not turn.cancelling()
+        turn.cancel()
 
 
 async def test_clock_of_a_run_starts_when_its_own_model_is_loaded(build: Build) -> None:
@@ -684,3 +717,43 @@ def test_the_size_of_a_result_is_in_bytes_and_lines(text: str, size: int, lines:
 def test_of_a_failed_call_the_first_line_is_shown() -> None:
     took = result_detail("\n  no such file\nmore", failed=True, seconds=0.0)
     assert (took["error"], took["lines"]) == ("no such file", 3)
+
+
+class HearingDatabase(PassThroughDatabase):
+    """It says that hints of other processes arrive, and every hint is lost."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__(db)
+        self.looked_at: list[float] = []
+
+    @property
+    def is_hearing(self) -> bool:
+        return True
+
+    def listen(self, callback: Listener) -> None:
+        pass
+
+    async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if fn is claims.peek:
+            self.looked_at.append(asyncio.get_running_loop().time())
+        return await self._db.read(fn, *args, **kwargs)
+
+
+async def test_a_worker_that_hears_looks_rarely_and_finds_what_no_hint_has_told(build: Build) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return "hello"
+
+    tick_s = 0.02
+    house = await build(script, replace(POLICY, work=replace(POLICY.work, tick_s=tick_s)))
+    db = HearingDatabase(house.db)
+    await house.hire(db)
+
+    async def has_looked() -> bool:
+        return len(db.looked_at) >= 6
+
+    await house.until(has_looked)
+    first, second, third = db.looked_at[-3:]
+    assert min(second - first, third - second) > 0.9 * HEARING_TICKS * tick_s
+    await house.say("go")
+    await house.until_quiet()
+    assert await house.replies() == ["hello"]

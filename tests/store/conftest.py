@@ -37,7 +37,7 @@ class TickingClock:
         return float(next(self._ticks))
 
 
-@pytest.fixture(params=["sqlite file", "sqlite memory", "postgres"])
+@pytest.fixture(params=["sqlite file", "postgres"])
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -45,15 +45,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_store(kind: str, request: pytest.FixtureRequest, memory_path: Path) -> Callable[[], Store]:
-    """Every store it makes is on the same database (memory has one each)."""
+    """Every store it makes is on the same database. A database in memory is the one of the tests of the engine."""
     match kind:
         case "postgres":
             dsn: str = request.getfixturevalue("postgres_dsn")
             return lambda: PostgresStore(dsn, TickingClock(), schema=SCHEMA)
-        case "sqlite file":
-            return lambda: SqliteStore(memory_path / "test.db", TickingClock(), schema=SCHEMA)
         case _:
-            return lambda: SqliteStore(":memory:", TickingClock(), schema=SCHEMA)
+            return lambda: SqliteStore(memory_path / "test.db", TickingClock(), schema=SCHEMA)
 
 
 @pytest.fixture

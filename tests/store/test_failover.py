@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import socket
 from collections.abc import AsyncIterator, Iterator
 
@@ -84,6 +86,51 @@ async def test_everything_moves_to_the_promoted_standby(
                 await one.alone(hint_much, 1)  # until both listen to the new server
             await until_dead(one, [2, 3], [3])
             await until_dead(other, [1, 3], [3])
+
+
+async def acknowledged(store: PostgresStore, writer: int, witness: set[tuple[int, int]]) -> None:
+    """Write one row after the other until the task ends. `witness` has those whose commit was acknowledged."""
+    for number in itertools.count(1):
+        with contextlib.suppress(StoreLost):  # committed or not: it was not acknowledged
+            await store.tx(writer, t.note, writer, str(number))
+            witness.add((writer, number))
+
+
+async def written(store: PostgresStore, witness: set[tuple[int, int]], count: int) -> None:
+    while len(witness) < count:
+        with contextlib.suppress(StoreLost):
+            await store.read(t.value_of, 1)
+
+
+async def test_a_primary_that_dies_takes_no_acknowledged_commit_with_it(
+    servers: tuple[PostgresServer, PostgresServer],
+) -> None:
+    """The standby is synchronous: the test does not wait until it has caught up."""
+    primary, copy = servers
+    await asyncio.to_thread(
+        primary.execute, "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"
+    )
+    state = "SELECT sync_state FROM pg_stat_replication"
+    while (await asyncio.to_thread(primary.execute, state)).strip() != "sync":
+        pass
+    witness: set[tuple[int, int]] = set()
+    often = PostgresSettings(ping_s=0.1)
+    async with PostgresStore(both(primary, copy), TickingClock(), schema=SCHEMA, settings=often) as store:
+        async with asyncio.timeout(PATIENCE_S):
+            writers = [asyncio.create_task(acknowledged(store, number, witness)) for number in range(8)]
+            await written(store, witness, 200)
+            primary.crash()
+            before = len(witness)
+            await asyncio.to_thread(copy.promote)
+            await written(store, witness, before + 200)
+            for writer in writers:
+                writer.cancel()
+            await asyncio.wait(writers)
+        kept = {
+            (counter, int(body))
+            for counter, body in await store.read(t.select, "SELECT counter, body FROM notes")
+        }
+    assert witness <= kept
 
 
 async def test_a_standby_alone_is_refused_with_the_reason(

@@ -16,7 +16,7 @@ from clutch.errors import StoreLost
 from clutch.store.postgres import PostgresStore
 from clutch.store.postgres_clock import DatabaseClock
 from clutch.store.postgres_connection import PostgresSettings
-from clutch.store.transaction import LOOK
+from clutch.store.transaction import LOOK, Tx
 from clutch.testing.postgres import PostgresServer, temporary_server
 from tests.patience import PATIENCE_S
 from tests.store import transactions as t
@@ -198,9 +198,11 @@ async def test_a_server_that_stays_away_is_told_after_the_patience(own_server: P
     store = PostgresStore(own_server.dsn(), TickingClock(), schema=SCHEMA, settings=settings)
     async with store:
         await store.alone(t.create, 1)
+        heard = [store.is_hearing]
         await asyncio.to_thread(own_server.crash)
         for call in (store.tx(1, t.bump, 1), store.alone(t.bump, 1), store.read(t.value_of, 1)):
             assert isinstance(await settled(call), StoreLost)
+        assert [*heard, store.is_hearing] == [True, False]
         await asyncio.to_thread(own_server.start)
         assert await store.tx(1, t.bump, 1)
 
@@ -262,6 +264,13 @@ async def test_a_read_that_is_cancelled_while_it_connects_leaves_no_connection(
     await until_disconnected(stranger)
 
 
+def _value_twice(now: float) -> Tx[int | None]:
+    """Two statements are a transaction with one snapshot."""
+    before = yield from t.value_of(now, 1)
+    assert (yield from t.value_of(now, 1)) == before
+    return before
+
+
 async def test_a_read_that_is_cancelled_while_it_begins_leaves_no_snapshot_to_the_next(
     postgres_dsn: str,
 ) -> None:
@@ -269,14 +278,14 @@ async def test_a_read_that_is_cancelled_while_it_begins_leaves_no_snapshot_to_th
     async with PostgresStore(postgres_dsn, TickingClock(), schema=SCHEMA, settings=settings) as store:
         await store.alone(t.create, 1)
         for steps in range(12):  # of the event loop: one of them finds the read between BEGIN and its answer
-            await store.read(t.value_of, 1)
-            reading = asyncio.ensure_future(store.read(t.value_of, 1))
+            await store.read(_value_twice)
+            reading = asyncio.ensure_future(store.read(_value_twice))
             for _ in range(steps):
                 await asyncio.sleep(0)
             reading.cancel()
             await settled(reading)
             await store.alone(t.bump, 1)
-            assert await store.read(t.value_of, 1) == steps + 1
+            assert await store.read(_value_twice) == steps + 1
 
 
 async def test_close_does_not_wait_for_a_server_that_is_away(own_server: PostgresServer) -> None:

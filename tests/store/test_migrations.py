@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+import asyncpg
 import pytest
 
 from clutch.errors import SchemaTooNew, StoreError
@@ -13,8 +15,9 @@ from clutch.store import dialect
 from clutch.store.dialect import Dialect
 from clutch.store.postgres import PostgresStore
 from clutch.store.sqlite import SqliteStore
+from tests.patience import PATIENCE_S
 from tests.store import transactions as t
-from tests.store.conftest import Store, TickingClock
+from tests.store.conftest import SCHEMA, Store, TickingClock
 
 Opener: TypeAlias = Callable[[], Store]
 
@@ -126,3 +129,76 @@ async def test_the_tables_that_every_step_updates_have_room_on_their_pages(postg
             "SELECT relname FROM pg_class WHERE array_to_string(reloptions, ' ') LIKE '%fillfactor%'",
         )
     assert {name for (name,) in found} >= {"sessions", "tasks", "runs", "inbox", "workers", "provider_limits"}
+
+
+INDEX = "CREATE INDEX {concurrently} notes_at ON notes(at);\nALTER TABLE notes ADD COLUMN extra {text};\n"
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Path:
+    """The tables of these tests, and an index of the next version."""
+    folder = tmp_path / "growing"
+    folder.mkdir()
+    (folder / "0001.sql").write_text((SCHEMA / "0001.sql").read_text())
+    return folder
+
+
+@pytest.mark.anyio
+async def test_an_index_is_built_beside_a_writer_and_by_one_of_two_gateways(
+    growing: Path, postgres_dsn: str
+) -> None:
+    """The writer holds a transaction open until both gateways are at it: a lock on the table would wait for it."""
+    async with PostgresStore(postgres_dsn, TickingClock(), schema=growing) as old:
+        await old.tx(1, t.note, 1, "before")
+        (growing / "0002.sql").write_text(INDEX)
+        writer, other = await asyncpg.connect(postgres_dsn), await asyncpg.connect(postgres_dsn)
+        open_tx = writer.transaction()
+        await open_tx.start()
+        await writer.execute("INSERT INTO notes(counter, body) VALUES(2, 'held')")
+        news = [PostgresStore(postgres_dsn, TickingClock(), schema=growing) for _ in range(2)]
+        opening = [asyncio.create_task(new.open()) for new in news]
+        building = "SELECT COUNT(*) FROM pg_stat_progress_create_index"
+        while not await other.fetchval(building):
+            assert not any(one.done() for one in opening)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await old.tx(1, t.note, 1, "meanwhile")
+            assert not any(one.done() for one in opening)
+            await open_tx.commit()
+            await asyncio.gather(*opening)
+        assert await other.fetchval(VALID)
+        assert [body for (body,) in await news[0].read(t.select, "SELECT body FROM notes ORDER BY body")] == [
+            "before",
+            "held",
+            "meanwhile",
+        ]
+        for each in news:
+            await each.close()
+        await writer.close()
+        await other.close()
+
+
+@pytest.mark.anyio
+async def test_an_index_that_a_crash_left_half_built_is_built_again(growing: Path, postgres_dsn: str) -> None:
+    async with PostgresStore(postgres_dsn, TickingClock(), schema=growing) as store:
+        for _ in range(2):
+            await store.tx(1, t.note, 1, "twice")
+    (growing / "0002.sql").write_text(INDEX)
+    stranger = await asyncpg.connect(postgres_dsn)
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await stranger.execute("CREATE UNIQUE INDEX CONCURRENTLY notes_at ON notes(body)")
+    assert await stranger.fetchval(VALID) is False
+    for _ in range(2):
+        async with PostgresStore(postgres_dsn, TickingClock(), schema=growing) as store:
+            assert await store.tx(1, t.note, 1, "twice")
+    assert await stranger.fetchval(VALID)
+    await stranger.close()
+
+
+def test_sqlite_builds_such_an_index_in_the_transaction_of_its_file() -> None:
+    first, _ = dialect.statements(INDEX, Dialect.SQLITE)
+    assert first.split() == ["CREATE", "INDEX", "notes_at", "ON", "notes(at)"]
+    migration = dialect.Migration(1, dialect.statements(INDEX, Dialect.POSTGRES))
+    assert list(dialect.concurrent_indexes(migration)) == ["notes_at"]
+
+
+VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('notes_at')"

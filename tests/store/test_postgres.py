@@ -59,7 +59,8 @@ async def test_a_read_whose_caller_has_gone_ends_on_the_server(
     store: PostgresStore, stranger: asyncpg.Connection
 ) -> None:
     count = (
-        "SELECT COUNT(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep(25)%'"
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE state = 'active'"
+        " AND query LIKE 'SELECT q.* FROM (SELECT pg_sleep(25)%'"
     )
 
     async def until_active(number: int) -> None:
@@ -108,6 +109,40 @@ async def test_a_row_that_stays_locked_fails_its_own_caller_only(
     assert isinstance(last, float)
     assert await store.tx(2, t.bump, 2)
     assert await store.read(t.value_of, 2) == 1
+
+
+def add(now: float, counter: int) -> Tx[int]:
+    """One statement."""
+    del now
+    rows = yield "UPDATE counters SET value = value + 1 WHERE id = ? RETURNING value", (counter,)
+    return int(rows[0][0])
+
+
+async def test_an_urgent_statement_waits_for_no_batch_and_no_full_pool(
+    store: PostgresStore, stranger: asyncpg.Connection
+) -> None:
+    assert await store.urgent(add, 2) == 1, "without a lock of its own"
+    await store.lives.hold(1)
+    async with stranger.transaction():
+        await stranger.execute("SELECT * FROM counters WHERE id = 1 FOR UPDATE")
+        calls = [
+            store.tx(1, t.bump, 1),
+            store.alone(t.bump, 1),
+            store.alone(t.bump, 1),
+            store.alone(t.bump, 1),
+        ]
+        waiting = [asyncio.ensure_future(call) for call in calls]
+        await until_waiting(stranger, 3)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await store.urgent(add, 2) == 2
+        assert not any(one.done() for one in waiting)
+    await asyncio.gather(*waiting)
+    with pytest.raises(t.Refused):
+        await store.urgent(t.refuse_stale, 1)
+    await stranger.fetch(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
+    )
+    assert await store.urgent(add, 2) == 3, "without its session it takes another one"
 
 
 async def test_skip_leaves_out_what_others_have_locked(

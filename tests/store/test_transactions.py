@@ -16,11 +16,7 @@ from tests.store.conftest import Stall, Store, settled, together
 
 pytestmark = pytest.mark.anyio
 
-#: A memory database has one connection, in one thread: nobody can look at it from beside.
-on_disk = pytest.mark.parametrize("kind", ["sqlite file", "postgres"], indirect=True)
 
-
-@on_disk
 async def test_an_acknowledged_transaction_is_seen_by_another_connection(
     store: Store, make_store: Callable[[], Store]
 ) -> None:
@@ -29,7 +25,6 @@ async def test_an_acknowledged_transaction_is_seen_by_another_connection(
         assert await other.read(t.value_of, 1) == 1
 
 
-@on_disk
 async def test_nothing_is_seen_before_the_commit(store: Store, stall: Stall) -> None:
     async with stall():
         bumping = asyncio.ensure_future(store.tx(1, t.bump, 1))
@@ -140,7 +135,6 @@ async def test_readers_cannot_write(store: Store) -> None:
     assert await store.read(t.value_of, 1) == 1
 
 
-@on_disk
 async def test_a_reader_does_not_wait_for_the_writer(store: Store, stall: Stall) -> None:
     async with stall():
         assert await settled(store.read(t.value_of, 1)) == 0

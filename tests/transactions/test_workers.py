@@ -8,8 +8,8 @@ import pytest
 
 from clutch.core.diagnosis import Gate
 from clutch.core.model import Lane, Outcome, Phase
-from clutch.core.workers import NO_LEASE_S
-from clutch.transactions import turn_begin, workers
+from clutch.core.workers import Sign
+from clutch.transactions import claims, turn_begin, workers
 from clutch.transactions.read import why
 from clutch.transactions.sessions import OwnedRun, Stale
 from tests.transactions.world import World, write
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def set_cap(world: World, cap: int) -> None:
-    await world.db.alone(workers.set_lanes, {Lane.SUBAGENT: cap})
+    await world.db.alone(claims.set_lanes, {Lane.SUBAGENT: cap})
 
 
 @pytest.mark.scenario(29)
@@ -134,14 +134,19 @@ async def test_mail_does_not_send_an_interrupted_run_to_the_end_of_the_queue(wor
 
 async def test_a_worker_that_beats_after_it_was_found_dead_is_not_buried(world: World, main: int) -> None:
     run = await world.started(main)
-    found = (await world.rows("SELECT lease_until, beats FROM workers"))[0]
+    beaten, other = world.worker, await world.hire()
+
+    async def found() -> str:
+        return (await world.db.urgent(workers.heartbeat, other, 5.0)).others[beaten].mark
+
+    before = await found()
     world.clock.advance(4)
-    await world.db.tx((), workers.heartbeat, world.worker, 5.0, 1.5)
-    assert await world.db.alone(workers.bury, world.worker, found) == []
-    assert (await world.session(run.session_id)).owner == world.worker
-    seen = (await world.rows("SELECT lease_until, beats, seen_at, clock_offset FROM workers"))[0]
-    assert seen == (world.clock.now() + 5.0, 1, world.clock.now(), 1.5)
-    assert await world.db.alone(workers.bury, world.worker, (seen[0], 1)) == [world.worker]
+    await world.db.urgent(workers.heartbeat, beaten, 5.0, 1.5)
+    assert await world.db.alone(workers.bury, beaten, before) == []
+    assert (await world.session(run.session_id)).owner == beaten
+    seen = await world.rows("SELECT lease_until, beats, seen_at, clock_offset FROM workers ORDER BY id")
+    assert seen[0] == (world.clock.now() + 5.0, 1, world.clock.now(), 1.5)
+    assert await world.db.alone(workers.bury, beaten, await found()) == [beaten]
     assert (await world.session(run.session_id)).owner is None
 
 
@@ -152,7 +157,7 @@ async def test_buried_worker_hears_it_at_its_next_heartbeat_claim_and_write(worl
     with pytest.raises(Stale):
         await world.db.tx((), workers.heartbeat, dead, 5.0)
     with pytest.raises(Stale):
-        await world.db.alone(workers.claim, dead, 10)
+        await world.db.alone(claims.claim, dead, 10)
     with pytest.raises(Stale):
         await run.step()
     assert len(await world.transcript(run.session_id)) == 1
@@ -203,10 +208,25 @@ async def test_peek_writes_nothing_and_says_what_comes_next(world: World, main: 
     assert (await world.peek()).alarm_at == now + 80
     await world.tell(main, "hello")
     assert (await world.peek()).unseen == (main,)
-    await world.hire(lease_s=5.0)
-    assert list((await world.peek()).others.values()) == [(now + NO_LEASE_S, 0)]
-    await world.hire()
-    assert sorted((await world.peek()).others.values()) == [(now + 5, 0), (now + NO_LEASE_S, 0)]
+
+
+async def test_a_heartbeat_brings_back_the_signs_and_leases_of_the_other_workers(world: World) -> None:
+    first, second = world.worker, await world.hire(lease_s=30.0)
+
+    async def seen() -> Sign:
+        return (await world.db.urgent(workers.heartbeat, first, 5.0)).others[second]
+
+    before = await seen()
+    await world.db.urgent(workers.heartbeat, second, 7.5)
+    after = await seen()
+    assert (before.lease_s, after.lease_s) == (30.0, 7.5)
+    assert before.mark != after.mark
+    await world.db.alone(write, "UPDATE workers SET lease_s = NULL WHERE id = ?", second)
+    assert await seen() == Sign(after.mark, None), "an older version does not write it"
+    await world.db.alone(workers.drain, first, True)
+    await world.db.alone(workers.leave, second)
+    answer = await world.db.urgent(workers.heartbeat, first, 5.0)
+    assert (answer.is_draining, answer.others) == (True, {})
 
 
 async def test_paused_session_that_was_interrupted_is_released_again(world: World, main: int) -> None:

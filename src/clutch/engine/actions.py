@@ -94,6 +94,12 @@ class TaskActions:
         await self._at_rest(KillReport((session_id, *report.stopped)))
         return report
 
+    async def cancel(self, caller: Caller, session_id: int, letter: str) -> None:
+        """Cancel a user's message, and the work on its answer."""
+        known = (self._policy, session_id, letter, caller.actor)
+        stopped = await self._act(caller, Verb.KILL, session_id, messages.cancel, *known)
+        await self._at_rest(KillReport(stopped))
+
     async def halt(self, caller: Caller, session_id: int) -> bool:
         """Stop the turn of a main session; its children continue. False: no turn was open."""
         was_running = await self._act_on(caller, Verb.KILL, session_id, control.halt)

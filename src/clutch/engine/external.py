@@ -170,6 +170,7 @@ async def _decided(run: OpenRun, external: ExternalRun, said: dict[str, Question
     ]
     await run.tx_with_budgets(usage.drop, Fate.UNSENT)  # its row is inserted again when the run resumes
     external.keep(_keep(run, external))
+    await run.save_files()
     await run.tx(turn_end.ask, run.head, asked, run.services.ids.nonce())
     for one in asked:
         run.tell("question", one.id)

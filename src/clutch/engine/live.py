@@ -12,6 +12,7 @@ from clutch.core.text.format import main_argument, visible
 from clutch.store.transaction import Database
 
 ERROR_CHARS_MAX = 120
+SKIPPED = "schedule:skipped"  #: an event without a session: slots of a schedule that will not run
 QUEUE_MAX = 1000  # a watcher further behind than this reads the store instead
 
 

@@ -39,7 +39,7 @@ class _Stopped(Exception):
 
 async def ask(run: OpenRun) -> Answer | None:
     """The next answer of the model, not committed yet. None: the run is over or parked, and that is committed."""
-    limit = run.policy.life.steps_max
+    limit = run.policy.steps_max(run.about.agent_id)
     if run.steps >= limit:
         await run.fail(f"step limit of {limit} reached")
         return None
@@ -178,6 +178,7 @@ async def _ask_for_more(run: OpenRun, refused: budget.BudgetExhausted) -> None:
         return await run.fail(announce.budget_used_up(refused))
     body = json.dumps({"purse": refused.name, "text": announce.budget_used_up(refused)}, sort_keys=True)
     asked = NewQuestion(run.services.ids.next(), BUDGET_INDEX - len(before), QuestionKind.BUDGET, body)
+    await run.save_files()
     await run.tx(turn_end.ask, run.head, [asked], run.services.ids.nonce())
     run.tell("question", asked.id)
 

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from clutch.core.attachments import FileVersion
-from clutch.core.authority import AgentCaller, under_plan
+from clutch.core import session_tools
+from clutch.core.agents import SKILL_TOOL
+from clutch.core.attachments import WRITING, FetchedFiles, FileVersion, SavedRoot, lost_files, written_by
+from clutch.core.authority import EVERY_TOOL, AgentCaller, ToolFilter, under_plan
+from clutch.core.definitions import after_loading
 from clutch.core.messages import Answer, Entry, Usage
 from clutch.core.model import Plan, Thinking
 from clutch.core.run import SUBMIT
 from clutch.core.spawn import OWN_RUNTIME
-from clutch.core.text import announce
+from clutch.core.text import announce, prompts
 from clutch.core.text.tasks import storable
 from clutch.engine.live import Live
 from clutch.engine.prompt import System
@@ -29,13 +33,13 @@ from clutch.logs import logger
 from clutch.ports import Delta, DeltaKind, FilesFailed, ToolSpec
 from clutch.store.transaction import Tx
 from clutch.transactions import turn as turn_tx
-from clutch.transactions import turn_end, usage
+from clutch.transactions import turn_begin, turn_end, usage
+from clutch.transactions.claims import Claimed
 from clutch.transactions.read.transcripts import Briefing
 from clutch.transactions.sessions import LostRun, OwnedRun
 from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.turn_begin import Begun
 from clutch.transactions.usage import Fate
-from clutch.transactions.workers import Claimed
 
 # --------------------------------------------------------------------------------------------------
 # A run that is superseded: a model call is cut at once, tools that run get a moment to end.
@@ -97,6 +101,9 @@ def _cancel(running: Sequence[asyncio.Task[Any]]) -> None:
         task.cancel()
 
 
+#: A store that answers takes less; one that does not must not hold a turn, or the stop of a worker, for longer.
+SAVE_S = 20.0
+
 T = TypeVar("T")
 P = ParamSpec("P")
 TurnTransaction: TypeAlias = Callable[Concatenate[float, OwnedRun, P], Tx[T]]
@@ -114,6 +121,7 @@ class OpenRun:
     ) -> None:
         self.interrupt = interrupt
         self._events = 0
+        self._narrowed: tuple[int, ToolFilter] | None = None  #: computed once for an answer
         self.services, self.policy = services, services.policy
         self.session_id, self.fence = claimed.session_id, claimed.fence
         self.run_id, self.head = begun.run_id, begun.head
@@ -172,10 +180,81 @@ class OpenRun:
             except FilesFailed as error:
                 log.warning("Files of session %d not fetched: %s", self.session_id, error)
 
+    async def arrive(self) -> None:
+        """Bring the files of the session here, if it was on another machine before. What the model must know of them it
+        reads with its next request."""
+        files, about = self.services.session_files, self.about
+        if files is None or about.place in (None, files.place):
+            return await self.fetch_files()
+        fetched = await files.fetch(self._file_version, about.saved, about.workspace_source)
+        self.about = replace(about, place=files.place, workspace=fetched.workspace or about.workspace)
+        await self.fetch_files()
+        names = await self._missing(fetched)
+        note = prompts.files_missing(names) if names else ""
+        shown = prompts.missing_names(names)
+        arrival = turn_begin.FileArrival(files.place, fetched.workspace, note, shown)
+        if (added := await self.tx(turn_begin.arrive, arrival)) is not None:
+            self.transcript.append(added)
+            self.head += 1
+
+    async def _missing(self, fetched: FetchedFiles) -> tuple[str, ...]:
+        """Return the names of the files that are not here as the session left them."""
+        about, saved = self.about, fetched.saved
+        is_isolated = about.workspace_source is not None
+        lost = lost_files(self.transcript, saved=saved, base=about.base, is_isolated=is_isolated)
+        # A workspace that it shares may be the same directory on all machines.
+        shared = () if is_isolated else written_by(self.transcript)
+        paths = [about.workspace or ".", *(path for path in shared if not path.startswith("/"))]
+        given = [] if about.shelf else [f"{self.files}/in/{name}" for name in about.attachments]
+        gone = await asyncio.to_thread(_not_there, paths, given)
+        since = self.transcript[max(0, (0 if saved is None else saved.head) - about.base) :]
+        calls = (call for entry in since if isinstance(entry, Answer) for call in entry.calls)
+        is_unsure = is_isolated and any(self._may_change(call.name) for call in calls)
+        return tuple(dict.fromkeys((*gone, *fetched.missing, *lost, *([prompts.UNSAVED] * is_unsure))))
+
+    def _may_change(self, name: str) -> bool:
+        """Whether a tool may have written files whose names are not in its call."""
+        spec = self.by_name.get(name)
+        return spec is not None and not spec.read_only and name not in {*WRITING, *session_tools.TOOLS}
+
+    async def place_files(self, answer: Answer) -> None:
+        """After the calls of an answer: the first files of a session say where it is at home."""
+        files = self.services.session_files
+        if files is None or self.about.place is not None:
+            return
+        if written_by([answer]) or self._roots():
+            await self.tx(turn_tx.placed, files.place)
+            self.about = replace(self.about, place=files.place)
+
+    def _roots(self, *, is_end: bool = False) -> Mapping[SavedRoot, Path]:
+        files, is_isolated = self.services.session_files, self.about.workspace_source is not None
+        if files is None:
+            return {}
+        return files.roots(self._file_version, is_isolated=is_isolated, is_end=is_end)
+
+    async def save_files(self, *, is_end: bool = False) -> None:
+        """Store what the session wrote for other machines, before it is released. What fails stays on this machine, and
+        the model that resumes elsewhere reads a note."""
+        files, before = self.services.session_files, self.about.saved
+        roots = self._roots(is_end=is_end)
+        if files is None or not (roots or before):
+            return
+        try:
+            async with asyncio.timeout(SAVE_S):
+                saved = await files.save(self._file_version, roots, self.head, before)
+                if saved is None:
+                    return
+                await self.tx(turn_tx.saved, files.place, saved)
+                self.about = replace(self.about, place=files.place, saved=saved)
+                await files.settle(self.session_id, before, saved)
+        except (FilesFailed, TimeoutError) as error:
+            log.warning("Files of session %d not stored for other machines: %s", self.session_id, error)
+
     async def hand_over(self) -> None:
-        """Store the list of the files in `out/`, before the end of the task is committed."""
+        """Store what the session wrote and the list of the files in `out/`, before the end of the task is committed."""
         if self.about.depth:
             await hand_over(self.services, self._file_version)
+        await self.save_files(is_end=True)
 
     @property
     def _file_version(self) -> FileVersion:
@@ -230,6 +309,7 @@ class OpenRun:
         """Release the session; the next owner resumes the run.
 
         The call that was foreseen or under way has its reservation in the budgets."""
+        await self.save_files()
         known = (self.policy, self.session_id, self.fence, fate)
         await self.services.db.tx((self.session_id, *self._budgets), turn_end.hand_over, *known)
 
@@ -286,6 +366,20 @@ class OpenRun:
         policy would ask today."""
         return self.head == self._begun_at
 
+    @property
+    def narrowed(self) -> ToolFilter:
+        """What the skills that this run has loaded leave of its tools. A skill of the open answer was not read yet."""
+        skills, agent_id = self.services.skills, self.about.agent_id
+        if skills is None or SKILL_TOOL not in self.by_name:
+            return EVERY_TOOL
+        if self._narrowed is None or self._narrowed[0] != self.head:
+            answers = [entry for entry in self.transcript if isinstance(entry, Answer)]
+            own = answers[max(0, len(answers) - self.steps) : -1]
+            names = [call.args.get("name") for one in own for call in one.calls if call.name == SKILL_TOOL]
+            left = after_loading(skills.narrowed(agent_id, str(name)) for name in names)
+            self._narrowed = (self.head, left)
+        return self._narrowed[1]
+
     def price(self, used: Usage) -> Decimal | None:
         return self.services.prices.cost(self.model, used)
 
@@ -324,6 +418,13 @@ class OpenRun:
         await self.tx_with_senders(turn_end.fail, said, is_final)
 
 
+def _not_there(workspace: Sequence[str], given: Sequence[str]) -> list[str]:
+    """`workspace`: its path, and paths of files in it. Blocks."""
+    top, *paths = workspace
+    missing = [path for path in paths if not Path(top, path).exists()]
+    return [f"/task/in/{Path(path).name}" for path in given if not Path(path).exists()] + missing
+
+
 def _submitting(schema: str) -> dict[str, Any]:
     """References name a place from the top of the schema, so shared definitions stay at the top."""
     value = json.loads(schema)
@@ -339,6 +440,8 @@ def tools_for(about: Briefing, specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...
 
 def _specs(services: Services, about: Briefing) -> tuple[ToolSpec, ...]:
     found = tools_for(about, services.toolbox.specs())
+    if services.skills is not None and not services.skills.offered(about.agent_id):
+        found = tuple(spec for spec in found if spec.name != SKILL_TOOL)
     if about.output_schema is None or about.plan == Plan.DRAFTING:
         return found
     return (

@@ -84,8 +84,9 @@ class OutboxSender:
         while not self._is_stopping:
             self._hinted.clear()
             self._beat()
-            if not await self._pass():
-                await self._rest()
+            moment = await self.worker.services.db.read(outbox.next_due, self.name)
+            if not await self._pass(moment):
+                await self._rest(moment)
 
     def _beat(self) -> None:
         """One send may take as long as its timeout, and a pass is many sends."""
@@ -108,10 +109,9 @@ class OutboxSender:
             self.worker.services.policy.work.tick_s,
         )
 
-    async def _pass(self) -> bool:
+    async def _pass(self, moment: float | None) -> bool:
         """True: something was sent or tried, so there may be more."""
         services, owner = self.worker.services, self.worker.id
-        moment = await services.db.read(outbox.next_due, self.name)
         if moment is None or moment > self.worker.clock.now():
             return False
         parcels = await services.db.alone(outbox.claim, owner, self.name, BATCH_MAX)
@@ -170,10 +170,9 @@ class OutboxSender:
         following = "not retried" if after_s is None else f"next in {duration(after_s)}"
         log.warning("%s%s %s: %s (attempt %d, %s)", self.name, target, what, error, parcel.attempt, following)
 
-    async def _rest(self) -> None:
+    async def _rest(self, moment: float | None) -> None:
         services = self.worker.services
-        pause_s = services.policy.work.tick_s
-        moment = await services.db.read(outbox.next_due, self.name)
+        pause_s = services.look_s
         if moment is not None:
             pause_s = min(pause_s, max(0.001, moment - self.worker.clock.now()))
         try:

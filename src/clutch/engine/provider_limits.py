@@ -24,7 +24,7 @@ class StoredLimits:
 
     def holder(self) -> int | None:
         worker = self._worker
-        is_leased = worker is not None and worker.id and worker.clock.now() <= worker.lease.until
+        is_leased = worker is not None and worker.id and not worker.lease.is_over
         return worker.id if worker is not None and is_leased else None
 
     async def exchange(self, name: str, bounds: Bounds, request: LimitRequest) -> LimitGrant:

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from clutch.contain import contained
-from clutch.core import compaction, ids, spawn
+from clutch.core import authority, compaction, ids, spawn
 from clutch.core.agents import OnInvalidModel
+from clutch.core.definitions import Decisions, Proposal
+from clutch.core.delivery import LOCAL_CHANNEL
 from clutch.core.devices import PushKey, Subscription
 from clutch.core.messages import Usage
 from clutch.core.model import Definition, Hook, ToolOffer
@@ -41,12 +43,15 @@ from clutch.ports import (
     Prices,
     ResultFiles,
     Runtime,
+    SessionFiles,
+    Skills,
     TaskFiles,
     Toolbox,
     Workspaces,
 )
 from clutch.store.transaction import Database
-from clutch.transactions import mcp_tools, push, workers
+from clutch.transactions import definitions, mcp_tools, push, workers
+from clutch.transactions.sessions import NewMain
 
 # --------------------------------------------------------------------------------------------------
 # New numbers and new secrets. Numbers come from a block the database gave to this process alone.
@@ -105,6 +110,10 @@ class NoPrices:
         return None
 
 
+#: Ticks between two looks while hints of other processes arrive: only one that died after its commit sends none.
+HEARING_TICKS: Final = 5
+
+
 @dataclass(slots=True)
 class Services:
     db: Database
@@ -115,6 +124,8 @@ class Services:
     bus: Bus
     prices: Prices = field(default_factory=NoPrices)
     surroundings: Surroundings | None = None
+    skills: Skills | None = None  #: without it no agent has skills
+    definitions: Skills | None = None  #: agent files and skills, for people; without it there are none
     checklists: Documents | None = (
         None  #: what a heartbeat reads; without it only an event is a reason for one
     )
@@ -126,10 +137,11 @@ class Services:
     mentions: Mentions | None = None  #: without it `@path` in a message is plain text
     traces: TraceIds | None = None  #: without it MCP servers and ACP agents get no trace context
     results: ResultFiles | None = None  #: without it the middle of a large tool result is lost
+    session_files: SessionFiles | None = None  #: without it no other machine works on this database
     lives: Lives | None = None
     new_push_key: Callable[[], PushKey] | None = None  #: without it no device is notified
     refresh: Callable[[], Awaitable[None]] | None = (
-        None  #: before each turn: tools of others may have changed
+        None  #: before each turn: tools of others, agent files and skills may have changed
     )
     #: Loads what a model needs, in a thread: an import of seconds on the event loop would cost the lease.
     prepare: Callable[[str], Awaitable[None]] | None = None
@@ -141,6 +153,9 @@ class Services:
     turns: dict[int, asyncio.Task[None]] = field(default_factory=dict)  #: under way here, by session
     worker_id: int = 0  #: under which they are
     is_draining: bool = False  #: an operator took this node out of service: no claims
+    is_leaving: bool = (
+        False  #: this gateway finishes its work and stops: no new work from outside or from schedules
+    )
     #: turns of others that have ended: session, fence
     rested: set[tuple[int, int]] = field(default_factory=set)
     pulses: Pulses = field(default_factory=Pulses)
@@ -162,6 +177,11 @@ class Services:
         if self._changes is None:
             self._changes = Changes(self.db, self.policy.work.tick_s)
         return self._changes
+
+    @property
+    def look_s(self) -> float:
+        """The time between two looks of a loop that waits for a hint."""
+        return self.policy.work.tick_s * (HEARING_TICKS if self.db.is_hearing else 1)
 
     async def thaw(self) -> None:
         """Before a deadline is judged: the time in which this process was frozen does not count. Raises StoreError."""
@@ -206,10 +226,20 @@ class Services:
             return replace(request, model=None, warnings=(*request.warnings, warning))
         return replace(request, model=self.whole_model(request.model))
 
+    @property
+    def starts_slots(self) -> bool:
+        return not (self.is_draining or self.is_leaving)
+
+    def new_main(self, key: str, agent_id: str) -> NewMain:
+        """A main session as it is opened where there is none of this key."""
+        rights = authority.to_text(authority.root_rights(self.policy.grant(agent_id)))
+        workspace = self.policy.workspace_of(agent_id) or "."
+        return NewMain(self.ids.next(), key, agent_id, rights, f"{LOCAL_CHANNEL}:{key}", workspace)
+
     def around(self) -> Surroundings:
         """The builder of system prompts; by default from the store alone, without documents of the workspace."""
         if self.surroundings is None:
-            self.surroundings = Surroundings(self.db, self.policy.context, agents=self.policy.agents)
+            self.surroundings = Surroundings(self.db, lambda: self.policy, skills=self.skills)
         return self.surroundings
 
 
@@ -307,8 +337,23 @@ class StoredSubscriptions:
         return await self._db.read(push.is_current, key)
 
 
+class StoredFilePins:
+    """Implements `FilePins` of `agents/catalogue.py`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def known(self) -> Decisions:
+        return await self._services.db.read(definitions.decisions)
+
+    async def propose(self, proposals: Sequence[Proposal]) -> None:
+        services = self._services
+        asked = (services.policy, proposals, [services.ids.next() for _ in proposals])
+        await surely(services.policy.work.tick_s, lambda: services.db.alone(definitions.propose, *asked))
+
+
 class StoredPins:
-    """Implements the port `ToolPins`."""
+    """Implements `ToolPins` of `tools/mcp/definitions.py`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

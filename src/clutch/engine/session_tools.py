@@ -24,7 +24,7 @@ from clutch.core.session_tools import (
     SessionCall,
     ShowStatus,
 )
-from clutch.core.spawn import known_agents
+from clutch.core.spawn import known_agents, spawnable
 from clutch.core.views import HistoryEntry
 from clutch.engine.actions import PlanDecision, SendResult, TaskActions
 from clutch.engine.open_run import OpenRun
@@ -169,14 +169,19 @@ class _Tools:
 
     def _agents(self) -> Body:
         own, policy = self._caller.agent_id, self._policy
-        allowed = policy.agent(own).subagents.allow_agents or policy.limits.allow_agents
-        known = set(policy.agents) if "*" in allowed else allowed - {"*"}
+        allowed = policy.limits_of(own).allow_agents
+        known = spawnable(policy, own) | (allowed - {"*"})
         named = [own, *sorted(known - {own})]
         return {
             "requester": own,
             "allowAny": "*" in allowed,
             "agents": [
-                {"id": one, "model": policy.model_of(one), "configured": one in known_agents(policy)}
+                {
+                    "id": one,
+                    "model": policy.model_of(one),
+                    "configured": one in known_agents(policy),
+                    **({"description": text} if (text := policy.agent(one).description) else {}),
+                }
                 for one in named
             ],
         }

@@ -211,6 +211,12 @@ async def _brought_about(
     return STILL_SPAWNING if phase is Phase.SPAWNING else answer._replace(is_spawning=False)
 
 
+async def finish(services: Services, wanted: ChildRequest, answer: Accepted | SpawnRefusal) -> None:
+    """The side work of a spawn that another transaction made."""
+    if _is_unfinished(answer):
+        await _prepared(services, wanted, answer)
+
+
 async def _left_to_others(services: Services, task_id: int) -> Phase | None:
     """The phase that another process brought the task to. None: its alarm undid the spawn, and the task is gone."""
     patience_s = services.policy.limits.reservation_s + LATE_TICKS * services.policy.work.tick_s
@@ -237,7 +243,9 @@ async def _prepared(services: Services, wanted: ChildRequest, answer: Accepted) 
         return why
     known = (services.policy, answer.task_id, path, thread)
     try:
-        is_wanted = await services.db.tx(answer.task_id, task_files.ready, *known)
+        files = services.session_files
+        place = None if files is None else files.place
+        is_wanted = await services.db.tx(answer.task_id, task_files.ready, *known, place=place)
     except ThreadTaken as error:
         await undo(services, answer.task_id, str(error), has_thread=True)
         return str(error)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from clutch.core import ids
-from clutch.core.attachments import EVERYTHING, FileVersion, Removal
-from clutch.engine.services import Services
+from clutch.core.attachments import EVERYTHING, BlobIdentity, FileVersion, Removal
+from clutch.core.costs import LedgerPlace
+from clutch.engine.services import BLOCK_BITS, Services
 from clutch.errors import StoreError
 from clutch.logs import logger
 from clutch.ports import FilesFailed, SideWorkFailed, TaskFiles, Workspaces
 from clutch.store.transaction import Database
-from clutch.transactions import blobs, retention, task_files, workers
+from clutch.transactions import blobs, outbox, retention, task_files, usage, workers
 
 log = logger(__name__)
 
@@ -60,6 +61,8 @@ async def _take_away(services: Services, task_id: int, wanted: Removal) -> None:
     """A second call finds nothing and does no harm."""
     if wanted.workspace and services.workspaces is not None:
         await services.workspaces.remove(task_id)
+        if services.session_files is not None:
+            await services.session_files.remove(task_id)
     if wanted.sides and services.files is not None:
         sides = () if wanted.sides == EVERYTHING else wanted.sides
         await services.files.remove(FileVersion(task_id, wanted.number), *sides)
@@ -89,6 +92,10 @@ async def sweep(services: Services) -> None:
             kept = await services.results.kept()
             for session_id in await services.db.read(task_files.unwanted_results, kept):
                 await services.results.remove(session_id)
+        if services.session_files is not None:
+            for session_id in await services.db.read(task_files.unwanted_saved):
+                await services.session_files.remove(session_id)
+                await services.db.tx(session_id, task_files.forget_saved, session_id)
     except (OSError, SideWorkFailed):
         log.exception("Directories of tasks cannot be read (next try: the next sweep)")
 
@@ -120,10 +127,14 @@ def _left_to_the_sweeper(task_id: int) -> Iterator[None]:
 # several processes at once.
 
 
+WALK_S = 86_400.0  # between two walks through whole tables: what they delete is at least a day old
+
+
 class Sweeper:
     def __init__(self, services: Services, now: Callable[[], float]) -> None:
         self._services, self._now = services, now
-        self._faded_upto = 0.0
+        self._faded_upto = self._trimmed_upto = 0.0
+        self._walked_at = -WALK_S
 
     async def sweep(self) -> None:
         """One sweep. What fails is tried again at the next one."""
@@ -132,6 +143,8 @@ class Sweeper:
             await self._adopt()
             await self._archive()
             await self._fade()
+            await self._trim()
+            await self._walk()
             await sweep(self._services)
         except StoreError as error:
             every_s = self._services.policy.keeping.sweep_s
@@ -170,10 +183,55 @@ class Sweeper:
         while found := await db.read(retention.fading, policy, self._faded_upto):
             await drop(self._services, await db.alone(retention.fade, policy, found))
         self._faded_upto = upto
+        while (session_id := await db.read(retention.leftover)) is not None:
+            await db.alone(retention.shorten, policy, session_id)
+
+    async def _trim(self) -> None:
+        db, policy = self._services.db, self._services.policy
+        after_s = policy.keeping.timeline_after_s
+        if after_s is None:
+            return
+        upto = self._now() - after_s
+        while found := await db.read(retention.trimmable, policy, self._trimmed_upto):
+            await db.alone(retention.trim, policy, found)
+        self._trimmed_upto = upto
+
+    async def _walk(self) -> None:
+        """Go through tables that have no index for what is old. Each step reads a bounded part of one."""
+        now, keeping = self._now(), self._services.policy.keeping
+        if now < self._walked_at + WALK_S:
+            return
+        if keeping.sent_after_s is not None:
+            await self._delete_sent(now - keeping.sent_after_s)
+        if keeping.usage_after_s is not None:
+            await self._sum_usage(now - keeping.usage_after_s)
+        self._walked_at = now
+
+    async def _delete_sent(self, before: float) -> None:
+        db, last = self._services.db, 0
+        while found := await db.read(outbox.sent_before, before, last, retention.ROWS_MAX):
+            await db.alone(outbox.delete_sent, found)
+            last = found[-1]
+
+    async def _sum_usage(self, before: float) -> None:
+        db, place = self._services.db, LedgerPlace(0, 0)
+        while True:
+            found = await db.read(usage.summable, before, place, retention.ROWS_MAX)
+            if found.is_any:
+                await db.alone(usage.sum_up, before, place, retention.ROWS_MAX)
+            if found.next is None:
+                return
+            place = found.next
 
 
 # --------------------------------------------------------------------------------------------------
 # Contents of files in the database, where several machines work on it.
+
+
+async def blob_identity(db: Database, new: str) -> BlobIdentity:
+    """Return under which name this database stores files where others do, too. `new`: for one that has none yet."""
+    name, processes = await db.tx((), blobs.identity, new)
+    return BlobIdentity(name, (processes + 1) << BLOCK_BITS if processes else 0)
 
 
 class DatabaseBlobs:

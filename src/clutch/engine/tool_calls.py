@@ -51,8 +51,8 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     said = await _decisions(run, answer)
     if said is None:
         return PARKED
-    places = range(len(answer.calls))
-    known = {place: answer.calls[place].name for place in places if answer.calls[place].name in run.by_name}
+    places, permitted = range(len(answer.calls)), _permitted(run)
+    known = {place: answer.calls[place].name for place in places if answer.calls[place].name in permitted}
     sleeps = [place for place, name in known.items() if name == YIELD]
     spawns = [place for place, name in known.items() if name == SPAWN]
     rest = [place for place in places if known.get(place) not in (YIELD, SPAWN)]
@@ -69,7 +69,9 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
     outcome = turn.in_order(_noted(gave, _warning(run, answer)))
     if run.interrupt.is_pulled:
         await _leave(run, turn.with_yields(outcome, sleeps, prompts.OUTCOME_UNKNOWN), instead)
+    await run.place_files(answer)  # before a commit that may release the session
     if sleeps:
+        await run.save_files()
         boundary = await run.tx(turn.yields, outcome, sleeps, run.services.ids.nonce(), instead=instead)
         outcome = turn.with_yields(outcome, sleeps, turn.NO_CHILD)
     else:
@@ -101,6 +103,12 @@ async def _at_once(
         _unknown(answer.calls[place], place) if task.cancelled() else task.result()
         for place, task in zip(places, running, strict=True)
     ]
+
+
+def _permitted(run: OpenRun) -> frozenset[str]:
+    """The names of the tools that the run may use now."""
+    narrowed = run.narrowed
+    return frozenset(name for name in run.by_name if narrowed.permits(name))
 
 
 def _is_replay_safe(run: OpenRun, call: Call) -> bool:
@@ -143,6 +151,7 @@ async def _decisions(run: OpenRun, answer: Answer) -> dict[int, QuestionAnswer] 
         return said | {one.index: NO_HUMAN_ANSWER for one in asked}
     if all(one.index in said for one in asked):
         return said
+    await run.save_files()
     await run.tx(turn_end.ask, run.head, asked, run.services.ids.nonce())
     for one in asked:
         run.tell("question", one.id)
@@ -159,7 +168,7 @@ def _own_tools(run: OpenRun) -> frozenset[str]:
 
 def _question(run: OpenRun, place: int, call: Call, is_wary: bool) -> NewQuestion | None:
     spec = run.by_name.get(call.name)
-    if spec is None:
+    if spec is None or not run.narrowed.permits(call.name):
         return None
     if call.name == ASK:
         try:
@@ -184,6 +193,9 @@ async def _one(
     spec = run.by_name.get(call.name)
     if spec is None:
         return Result(place, call.name, f"there is no tool {call.name[:64]!r} for you", failed=True)
+    if not run.narrowed.permits(call.name):
+        rule = f"{call.name} is not among the allowed-tools of a skill that you have loaded; it is refused in this run"
+        return Result(place, call.name, rule, failed=True)
     if call.name == ASK:
         return _told(run, call, place, said)
     if call.name == SUBMIT:
@@ -229,6 +241,8 @@ def _context(run: OpenRun, place: int, reached: str | None) -> ToolContext:
     return ToolContext(
         workspace=about.workspace or ".",
         session_key=about.session_key,
+        agent_id=about.agent_id,
+        skills=None if run.services.skills is None else str(run.services.skills.copies),
         key=key,
         cwd=about.cwd or ".",
         network=about.rights.network,
@@ -313,6 +327,8 @@ async def _delegate(
     def words(order: ChildRequest, got: Accepted | SpawnRefusal) -> Result:
         return _noted([in_words(order, got)], note)[0]
 
+    if sleeps:
+        await run.save_files()
     what = SpawnBatch(run.about.root_id, orders, _noted(wrong, note), sleeps, words)
     return await run.tx_with_root(turn.delegate, what, run.services.ids.nonce())
 

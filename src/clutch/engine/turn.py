@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from clutch.core import run as run_rules
 from clutch.core.messages import Answer, Call, Input
@@ -26,11 +26,11 @@ from clutch.engine.spawn import ask_targets
 from clutch.engine.tool_calls import carry_out
 from clutch.errors import StoreError
 from clutch.transactions import turn, turn_begin, turn_end, usage
+from clutch.transactions.claims import Claimed
 from clutch.transactions.read import transcripts
 from clutch.transactions.sessions import OwnedRun, Stale
 from clutch.transactions.turn_begin import Begun
 from clutch.transactions.usage import Fate
-from clutch.transactions.workers import Claimed
 
 COMPLETE = frozenset({"end", "tools"})
 
@@ -44,10 +44,16 @@ async def take_turn(services: Services, claimed: Claimed, interrupt: Interrupt |
         return
     run = await _open(services, claimed, begun, interrupt or Interrupt())
     run.tell("lifecycle:start")
-    if run.is_ours:
-        await _steps(run, interrupted=begun.is_resumed)
-    else:
-        await _elsewhere(run)
+    try:
+        if run.is_ours:
+            await _steps(run, interrupted=begun.is_resumed)
+        else:
+            await _elsewhere(run)
+    except asyncio.CancelledError:
+        if run.interrupt.is_stopping:
+            with suppress(StoreError, Stale):  # the worker hands the session over next, or has lost it
+                await run.save_files()
+        raise
     run.tell("lifecycle:end")
 
 
@@ -70,7 +76,7 @@ async def _open(services: Services, claimed: Claimed, begun: Begun, interrupt: I
         # Another worker took over since: the transcript read here may hold calls that are its own to run.
         raise Stale(f"session {claimed.session_id} is owned by another worker now")
     run = OpenRun(services, claimed, begun, about, interrupt)
-    await run.fetch_files()
+    await run.arrive()
     await run.load_system_prompt()
     return run
 

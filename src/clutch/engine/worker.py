@@ -22,6 +22,7 @@ from clutch.core.policy import Policy
 from clutch.engine.external_run import stop_all
 from clutch.engine.lease import Lease
 from clutch.engine.open_run import Interrupt
+from clutch.engine.schedules import run_due
 from clutch.engine.services import Services
 from clutch.engine.spawn import undo
 from clutch.engine.task_files import Sweeper, clean, hand_over, sweep
@@ -37,10 +38,10 @@ from clutch.errors import (
 from clutch.logs import logger
 from clutch.ports import Clock
 from clutch.store.transaction import P, T, Tx, TxFunction
-from clutch.transactions import task_files, turn_end, usage, wake, workers
+from clutch.transactions import claims, schedules, task_files, turn_end, usage, wake, workers
+from clutch.transactions.claims import Claimed, Prospect, Trial
 from clutch.transactions.sessions import Stale
 from clutch.transactions.wake import Ringing
-from clutch.transactions.workers import Claimed, Prospect, Trial
 
 # --------------------------------------------------------------------------------------------------
 # Transactions that a worker must get committed, however long the store needs to come back.
@@ -112,7 +113,7 @@ async def deliver_mail(services: Services, hinted: Iterable[int], unseen: Sequen
     waiting = sorted({*hinted, *unseen})
     policy, db = services.policy, services.db
     # A full list is not filtered: the letters left unseen would hide all others.
-    if waiting and len(unseen) < workers.UNSEEN_MAX:
+    if waiting and len(unseen) < claims.UNSEEN_MAX:
         waiting = await db.read(wake.worth_waking, waiting)
     homeless = await each(waiting, lambda one: db.tx(one, wake.wake, policy, one))
     await each(
@@ -183,6 +184,12 @@ async def _ring(services: Services, one: Ringing) -> None:
     await services.db.tx(one.session_id, wake.ring, services.policy, one.session_id, checklist)
 
 
+async def _run_schedules(services: Services) -> bool:
+    """Decide the slots that are due. False: none could be decided, and another look at once would not help."""
+    waiting = {one.id: one for one in await services.db.read(schedules.due)}
+    return bool(await each(list(waiting), lambda one: run_due(services, waiting[one])))
+
+
 # --------------------------------------------------------------------------------------------------
 # The turns a worker holds: started with a claim, cut when the session got another owner, given back when it stops.
 #
@@ -235,11 +242,12 @@ class HeldTurns:
             self._interrupts[session_id].stop(turn)
         if held:
             await asyncio.wait([turn for _, turn in held], timeout=self.services.policy.work.stop_s)
-        for claimed, turn in held:
-            if self.turns.get(claimed.session_id) == (claimed, turn):
-                turn.cancel()
-                await asyncio.wait([turn])
-                await self.give_back(claimed)
+        left = [one for one in held if self.turns.get(one[0].session_id) == one]
+        for _, turn in left:
+            turn.cancel()  # all at once: each may take a while to store its files
+        for claimed, turn in left:
+            await asyncio.wait([turn])
+            await self.give_back(claimed)
 
     async def tell_rested(self) -> bool:
         """Report the turns that were cut and have ended: a kill in another process waits for that."""
@@ -422,8 +430,15 @@ class Worker:
         self.lease.begin()
         host, pid, lanes = platform.node(), os.getpid(), self.services.policy.work.lanes
         who, is_drained = (self.id, self.lease.length_s, host, pid), self.services.is_draining
+        files = self.services.session_files
         await persist(
-            self.services, workers.register, *who, version=__version__, lanes=lanes, is_draining=is_drained
+            self.services,
+            workers.register,
+            *who,
+            version=__version__,
+            lanes=lanes,
+            is_draining=is_drained,
+            place=None if files is None else files.place,
         )
         if not self.has_leases:
             await persist(self.services, workers.bury_all_but, self.id)
@@ -464,7 +479,7 @@ class Worker:
             looked_at = self.clock.now()
             self.services.pulses.beat("heartbeat", looked_at, self.services.policy.work.lease_s)
             try:
-                prospect = await self.services.db.read(workers.peek, self.id, self._trials.crashes)
+                prospect = await self.services.db.read(claims.peek, self._trials.crashes)
                 acted = await self._act(prospect, group)
             except (StoreUnreadable, StoreRefused):
                 raise
@@ -479,7 +494,7 @@ class Worker:
         """True: something was done, so look again before sleeping."""
         now = self.clock.now()
         # This comes first: the clock of a run whose owner is dead stands.
-        acted = await self.lease.bury(prospect.others)
+        acted = await self.lease.bury()
         await self.services.thaw()
         hinted, self._mail = self._mail, set()
         acted |= await deliver_mail(self.services, hinted, prospect.unseen)
@@ -489,6 +504,8 @@ class Worker:
         self._sweep(group, now)
         if prospect.beat_at is not None and prospect.beat_at <= now:
             acted |= await ring_all(self.services)
+        if prospect.slot_at is not None and prospect.slot_at <= now and self.services.starts_slots:
+            acted |= await _run_schedules(self.services)
         if self.services.is_draining:
             self._hand_over(group)
         elif prospect.due_lanes and self._is_prepared and self._room() > 0:
@@ -530,7 +547,14 @@ class Worker:
         room = self._room() if self.turns else min(self._room(), self.services.policy.work.claim_first)
         trial = self._trials.known(prospect, self.clock.now())
         try:
-            claimed = await self.services.db.alone(workers.claim, self.id, room, prospect.due_lanes, trial)
+            claimed = await self.services.db.alone(
+                claims.claim,
+                self.id,
+                room,
+                prospect.due_lanes,
+                trial,
+                weights=self.services.policy.work.shares,
+            )
         except StoreLost:
             await persist(
                 self.services, workers.disown, self.id, [claimed for claimed, _ in self.turns.values()]
@@ -543,11 +567,13 @@ class Worker:
     async def _rest(self, prospect: Prospect, looked_at: float) -> None:
         """Wait until the next moment that is known. A moment that is past by now makes it look again at once."""
         now = self.clock.now()
-        known = (prospect.due_at, prospect.alarm_at, prospect.beat_at)
+        known = (prospect.due_at, prospect.alarm_at, prospect.beat_at, prospect.slot_at)
         ahead = [
             moment - now for moment in (*known, self._sweeps_at) if moment is not None and moment > looked_at
         ]
-        self._sleeps_until = now + min([self.services.policy.work.tick_s, *ahead])
+        is_waiting = self.turns or prospect.due_lanes or prospect.is_lane_full or prospect.suspects
+        tick_s = self.services.policy.work.tick_s if is_waiting else self.services.look_s
+        self._sleeps_until = now + min([tick_s, *ahead])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.001, self._sleeps_until - now)):
                 await self._hinted.wait()

@@ -196,6 +196,9 @@ def _pause(attempt: int) -> float:
 
 #: How long the second of two gateways waits while the first one changes the schema.
 _MIGRATION_S: Final = 600.0
+_MIGRATION_POLL_S: Final = 0.2
+#: How long an index may be built beside writers: it waits for every transaction that has begun, e.g. for a backup.
+_INDEX_S: Final = 86_400.0
 
 #: A read changes nothing, so after a broken connection it is simply tried again.
 _READ_TRIES: Final = 3
@@ -229,6 +232,7 @@ class PostgresStore:
         self._shared = JobQueue()
         self._alone = JobQueue()
         self._idle_readers: list[Link] = []
+        self._long_reads: set[str] = set()  #: functions that read more than one statement
         self._reader_slots = asyncio.Semaphore(self._settings.readers)
         self._tasks = BackgroundTasks()
         self._pumping: list[asyncio.Task[None]] = []
@@ -244,7 +248,9 @@ class PostgresStore:
             raise StoreLost(f"the database failed while it was checked ({reason(error)})") from error
         straight, ping_s = self._connect_directly, self._settings.ping_s
         self._hints = HintExchange(straight, space.channel, self._tell_listeners, ping_s=ping_s)
-        self.lives = PostgresLives(straight, space.lives, self._tasks, ping_s=ping_s)
+        # Half a lease: what is left of it is enough to write in another way.
+        urgent_s = self._settings.transaction_s / 2
+        self.lives = PostgresLives(straight, space.lives, self._tasks, ping_s=ping_s, write_s=urgent_s)
         listening = asyncio.Event()
         pumps = [self._pump(self._shared, self._settings.batch_max) for _ in range(self._settings.pumps)]
         pumps += [self._pump(self._alone, 1) for _ in range(self._settings.alone_connections)]
@@ -285,11 +291,27 @@ class PostgresStore:
 
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._refuse_closed()
-        outcome = await self._look(lambda now: fn(now, *args, **kwargs))
+        outcome = await self._look(function_name(fn), lambda now: fn(now, *args, **kwargs))
         if outcome.error is not None:
             raise outcome.error
         value: T = outcome.value
         return value
+
+    async def urgent(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """On the session that holds the lock of this process; while that is gone, as any other transaction."""
+        self._refuse_closed()
+        try:
+            outcome = await self.lives.write(lambda now: fn(now, *args, **kwargs), self._clock.now())
+        except StoreLost:
+            return await self.tx((), fn, *args, **kwargs)
+        if outcome.error is not None:
+            raise outcome.error
+        value: T = outcome.value
+        return value
+
+    @property
+    def is_hearing(self) -> bool:
+        return self._is_open and self._hints.is_hearing
 
     def listen(self, callback: Listener) -> None:
         self._listeners.append(callback)
@@ -353,12 +375,26 @@ class PostgresStore:
             schema = await schema_of(link, self._address.schema)
             space = LockSpace.of(schema)
             # Of several gateways that start at once one migrates; the others find it done.
-            await link.raw.execute(f"SELECT pg_advisory_lock({space.migration})")
+            await _lock_migrations(link, space)
             await ensure_schema(link, schema)
             known = dialect.load(self._schema, Dialect.POSTGRES)
             for migration in await _must(link, partial(dialect.missing, migrations=known)):
+                for name, statement in dialect.concurrent_indexes(migration).items():
+                    await self._build(name, statement)
                 await _must(link, partial(dialect.apply, migration=migration))
             return space
+
+    async def _build(self, name: str, statement: str) -> None:
+        """Build an index while others write. One that a crash left half built is invalid, and built again."""
+        endless = replace(
+            self._settings, lock_timeout_s=_INDEX_S, statement_timeout_s=_INDEX_S, transaction_s=_INDEX_S
+        )
+        async with AsyncExitStack() as stack:
+            link = await connected(stack, self._address.session, endless)
+            is_broken = "SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)"
+            if await link.raw.fetchval(is_broken, name):
+                await link.raw.execute(f"DROP INDEX CONCURRENTLY {name}")
+            await link.raw.execute(statement)
 
     def _pump(self, queue: JobQueue, batch_max: int) -> Pump:
         return Pump(
@@ -379,13 +415,13 @@ class PostgresStore:
     def _tell_listeners(self, hints: Sequence[Any]) -> None:
         tell(self._listeners, hints)
 
-    async def _look(self, start: Start) -> TransactionOutcome:
+    async def _look(self, name: str, start: Start) -> TransactionOutcome:
         # One slot for all tries: close() takes every slot for good, also one that is free between two tries.
         async with self._reader_slots:
             for _ in range(_READ_TRIES):
                 async with self._reader() as link:
                     try:
-                        (outcome,) = await link.transact([start], self._clock.now(), BEGIN_READING)
+                        outcome = await self._read_on(link, name, start)
                     except Spoiled as spoiled:
                         return TransactionOutcome(error=spoiled.cause)
                     except (DeadConnection, StoreLost):
@@ -394,6 +430,16 @@ class PostgresStore:
         return TransactionOutcome(
             error=StoreLost("the connection to the database was lost while reading; try again")
         )
+
+    async def _read_on(self, link: Link, name: str, start: Start) -> TransactionOutcome:
+        """One statement has one snapshot without a transaction, too. Behind a pooler its settings come with BEGIN."""
+        if not self._shared_settings.is_shared and name not in self._long_reads:
+            found = await link.read_at_once(start, self._clock.now())
+            if found is not None:
+                return found
+            self._long_reads.add(name)
+        (outcome,) = await link.transact([start], self._clock.now(), BEGIN_READING)
+        return outcome
 
     @asynccontextmanager
     async def _reader(self) -> AsyncIterator[Link]:
@@ -410,6 +456,18 @@ class PostgresStore:
         """What broke one connection has mostly broken all."""
         while self._idle_readers:
             self._idle_readers.pop().drop()
+
+
+async def _lock_migrations(link: Link, space: LockSpace) -> None:
+    """Take the lock, or ask again. A statement that waits for it would hold a snapshot, and an index that is built
+    beside writers waits for all of them."""
+    give_up_at = time.monotonic() + _MIGRATION_S
+    while not await link.raw.fetchval(f"SELECT pg_try_advisory_lock({space.migration})"):
+        if time.monotonic() > give_up_at:
+            raise StoreBusy(
+                f"another gateway has been changing the tables for {_MIGRATION_S:g} s; start this one again later"
+            )
+        await asyncio.sleep(_MIGRATION_POLL_S)
 
 
 async def _must(link: Link, start: Start) -> Any:

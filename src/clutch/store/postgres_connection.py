@@ -155,10 +155,12 @@ _SOCKET_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A statement as PostgreSQL reads it; `tagged` also returns the place of the operation first."""
+    """A statement as PostgreSQL reads it. `tagged` also returns the place of the operation first; `asking` asks whether
+    the server takes writes, too."""
 
     plain: str
     tagged: str | None
+    asking: str
 
 
 class Link:
@@ -192,6 +194,41 @@ class Link:
             raise
         return lockstep.outcomes
 
+    async def read_at_once(self, start: Start, now: float) -> TransactionOutcome | None:
+        """Run a read that is one statement without BEGIN and COMMIT; None: it has more, and none was answered.
+
+        Raises Unsent or StoreLost."""
+        lockstep = Lockstep([start], now)
+        if groups := lockstep.round():
+            (group,) = groups
+            if group.is_many or not is_reading(group.sql):
+                return None
+            try:
+                lockstep.answer(group, await self._send(group, is_asking=True))
+            except Spoiled as spoiled:
+                return TransactionOutcome(error=spoiled.cause)
+            except BaseException:
+                self.drop()
+                raise
+        return lockstep.outcomes[0] if not lockstep.round() else None
+
+    async def write_at_once(self, start: Start, now: float) -> TransactionOutcome:
+        """Run one statement without BEGIN and COMMIT. It may run twice: every trouble is a StoreLost."""
+        lockstep = Lockstep([start], now)
+        (group,) = lockstep.round()
+        try:
+            lockstep.answer(group, await self._trip(group))
+        except TROUBLE as error:
+            self.drop()
+            raise StoreLost(reason(error)) from error
+        except Spoiled as spoiled:  # it found that it comes too late
+            return TransactionOutcome(error=spoiled.cause)
+        except BaseException:
+            self.drop()
+            raise
+        assert not lockstep.round(), "one statement"
+        return lockstep.outcomes[0]
+
     async def _begin(self, begin: str) -> None:
         try:
             await self.raw.execute(f"{begin}; {self.preface}")
@@ -203,21 +240,22 @@ class Link:
             self.drop()
             raise
 
-    async def _send(self, group: StatementGroup) -> Answers:
+    async def _send(self, group: StatementGroup, *, is_asking: bool = False) -> Answers:
         try:
-            return await self._trip(group)
+            return await self._trip(group, is_asking=is_asking)
         except TROUBLE as error:
             if self._is_loss(error):
                 raise StoreLost from error
             raise Spoiled(in_our_words(error)) from error
 
-    async def _trip(self, group: StatementGroup) -> Answers:
+    async def _trip(self, group: StatementGroup, *, is_asking: bool = False) -> Answers:
         text, operations = _text(group.sql), group.operations
         if group.is_many:
             await self.raw.executemany(text.plain, [row for each in operations for row in each.parameters])
             return ()
         if len(operations) == 1:
-            records = await self.raw.fetch(text.plain, *operations[0].parameters)
+            sql = text.asking if is_asking else text.plain
+            records = await self.raw.fetch(sql, *operations[0].parameters)
             return [[tuple(record) for record in records]]
         if text.tagged is None:
             await self.raw.executemany(text.plain, [each.parameters for each in operations])
@@ -246,7 +284,8 @@ class Link:
             raise
 
     def _is_loss(self, error: Exception) -> bool:
-        return self.raw.is_closed() or isinstance(error, _LOSSES)
+        # A division by zero is the answer to PING.
+        return self.raw.is_closed() or isinstance(error, (*_LOSSES, asyncpg.DivisionByZeroError))
 
     def drop(self) -> None:
         self.is_lost = True
@@ -423,12 +462,13 @@ def in_our_words(error: Exception) -> StoreError:
 @lru_cache(maxsize=4096)
 def _text(sql: str) -> _Text:
     plain = numbered(statement_text(sql, Dialect.POSTGRES))
+    asking = f"SELECT q.* FROM ({plain}) q WHERE ({PING}) = 1"  # noqa: S608 - our own text
     tag = f"${sql.count('?') + sql.count('{any}') + 1}::int AS operation"
     if not is_reading(sql) and not is_returning(sql):
-        return _Text(plain, None)
+        return _Text(plain, None, asking)
     # A locking SELECT must run once and whole; the planner may not fold it into the outer one.
-    how = "MATERIALIZED " if "{lock}" in sql or "{skip}" in sql else ""
-    return _Text(plain, f"WITH q AS {how}({plain}) SELECT {tag}, q.* FROM q")  # noqa: S608 - our own text
+    how = "MATERIALIZED " if any(word in sql for word in ("{lock}", "{skip}", "{keep}")) else ""
+    return _Text(plain, f"WITH q AS {how}({plain}) SELECT {tag}, q.* FROM q", asking)  # noqa: S608 - our own text
 
 
 def _by_place(records: Sequence[Any], count: int) -> list[list[Row]]:

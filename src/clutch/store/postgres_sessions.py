@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from clutch.contain import BackgroundTasks
 from clutch.errors import StoreError, StoreLost
 from clutch.logs import logger
+from clutch.store.jobs import Start
 from clutch.store.postgres_connection import PING, TROUBLE, Link, reason
-from clutch.store.transaction import LOOK
+from clutch.store.transaction import LOOK, TransactionOutcome
 
 log = logger("clutch.store")
 
@@ -48,6 +50,12 @@ class HintExchange:
         self._changed = asyncio.Event()
         self._is_closing = False
         self._has_gap = False
+        self._proven_at = -math.inf  #: when the server last answered on the connection that listens
+
+    @property
+    def is_hearing(self) -> bool:
+        """Whether the connection that listens was alive a moment ago. The answer to a ping may still be on its way."""
+        return asyncio.get_running_loop().time() - self._proven_at < 1.5 * self._ping_s
 
     def tell(self, hints: Sequence[Any]) -> None:
         """Hints of batches that come faster than the connection carries them travel together."""
@@ -72,7 +80,7 @@ class HintExchange:
             except TROUBLE:
                 link.drop()
             finally:
-                self._has_gap = True
+                self._has_gap, self._proven_at = True, -math.inf
                 await link.close()
 
     async def _exchange(self, link: Link, listening: asyncio.Event) -> None:
@@ -88,6 +96,7 @@ class HintExchange:
                 await self._send(link)
             if self._is_closing:
                 return
+            self._proven_at = asyncio.get_running_loop().time()
             self._changed.clear()
             try:
                 async with asyncio.timeout(self._ping_s):
@@ -127,10 +136,13 @@ def _hint(item: Any) -> Any:
 class PostgresLives:
     """`space`: the first half of the two-part advisory lock, the same for all workers of one schema."""
 
-    def __init__(self, connect: Connect, space: int, tasks: BackgroundTasks, *, ping_s: float) -> None:
+    def __init__(
+        self, connect: Connect, space: int, tasks: BackgroundTasks, *, ping_s: float, write_s: float
+    ) -> None:
         self._connect = connect
         self._space = space
-        self._ping_s = ping_s
+        self._ping_s, self._write_s = ping_s, write_s
+        self._answered_at = -math.inf
         self._tasks = tasks
         self._link: Link | None = None
         self._holding: asyncio.Task[None] | None = None
@@ -154,10 +166,24 @@ class PostgresLives:
                     " THEN pg_advisory_unlock($1::int, n) ELSE false END",
                     self._space,
                     list(numbers),
+                    timeout=_ANSWER_S,
                 )
         except TROUBLE:
             return []  # the lease is the backstop
         return [row[0] for row in rows]
+
+    async def write(self, start: Start, now: float) -> TransactionOutcome:
+        """Run one statement, which also proves that the lock is held. Raises StoreLost; it may have run."""
+        link = self._link
+        if link is None or link.is_lost:
+            raise StoreLost("this process is without its own session")
+        try:
+            async with asyncio.timeout(self._write_s), self._turn:
+                outcome = await link.write_at_once(start, now)
+        except TimeoutError as error:
+            raise StoreLost("the session of this process does not answer") from error
+        self._answered_at = asyncio.get_running_loop().time()
+        return outcome
 
     async def close(self) -> None:
         if self._holding is not None:
@@ -191,6 +217,8 @@ class PostgresLives:
                 async with asyncio.timeout(self._ping_s):
                     await gone.wait()
             except TimeoutError:
+                if asyncio.get_running_loop().time() - self._answered_at < self._ping_s:
+                    continue  # heartbeats ask, too
                 try:
                     async with self._turn:
                         await link.raw.execute(PING, timeout=_ANSWER_S)

@@ -233,6 +233,14 @@ class SqliteStore:
         name, start = function_name(fn), lambda now: fn(now, *args, **kwargs)
         return await self._submit(inbox, TransactionMode.READ, (), name, start)
 
+    async def urgent(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """One process has no lease: nothing is urgent."""
+        return await self.tx((), fn, *args, **kwargs)
+
+    @property
+    def is_hearing(self) -> bool:
+        return False  # there are no other processes
+
     def listen(self, callback: Listener) -> None:
         self._listeners.append(callback)
 

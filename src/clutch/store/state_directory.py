@@ -22,6 +22,8 @@ from clutch.errors import InvalidInput, StateDirectoryInUse, UnsafeStateDirector
 IGNORE_FILE = ".gitignore"
 #: What an operator may have written before there was anything else.
 CONFIG_FILE = "clutch.json"
+#: What a user may write before the first use: the config, agent files and skills.
+WRITTEN_BEFORE = {CONFIG_FILE, "agents", "skills"}
 #: A directory that holds one of them is ours. The demo writes its job before a gateway has
 #: been there (an older one `last-demo`), and a gateway on PostgreSQL has nothing else here.
 OWN_FILES = frozenset(("lock", "clutch.db", "demo.json", "last-demo", "token", "gateway.json"))
@@ -177,5 +179,5 @@ def _refuse_foreign(path: Path, found: os.stat_result) -> None:
 
 def _refuse_used(path: Path, names: Sequence[str]) -> None:
     """Making a shared folder private would lock its other users out."""
-    if set(names) - {CONFIG_FILE} and OWN_FILES.isdisjoint(names):
+    if set(names) - WRITTEN_BEFORE and OWN_FILES.isdisjoint(names):
         raise UnsafeStateDirectory(f"{path} exists and holds other files; name a directory of its own")

@@ -13,7 +13,9 @@ A transaction is a generator `fn(now, *args)` that yields statements and is sent
 The same text runs on SQLite and PostgreSQL:
 - `?` is a placeholder. Rows are tuples of int, float, str, bytes and None; a truth value is 0 or 1.
 - `column {any}` takes one list parameter (ints or texts): the rows whose column is in the list.
-- `{lock}` locks the selected rows till the end, `{skip}` also leaves out rows that others have locked.
+- `{lock}` locks the selected rows till the end, `{skip}` also leaves out rows that others have locked, `{keep}` keeps
+  others only from deleting or locking them: a heartbeat must not wait for a claim of its own worker.
+- `{joined}(text, ',')` is one text of all rows.
 - `yield sql, Many(rows)` runs one statement for many parameter rows and answers ().
 - A SELECT, or a statement with RETURNING, answers its rows; any other answers ().
 - PostgreSQL must know a parameter's type. Where no column tells it, say it: `CAST(? AS {big})`, `{float}`,
@@ -99,8 +101,17 @@ class Database(Protocol):
         """Run on a reader: one snapshot, no writes, beside the writer. A caller that is cancelled ends the query."""
         ...
 
+    async def urgent(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run one statement that may run twice, and that no other transaction of this process delays."""
+        ...
+
     def listen(self, callback: Listener) -> None:
         """Call with the hints of every commit, equal ones once, on the event loop."""
+        ...
+
+    @property
+    def is_hearing(self) -> bool:
+        """Whether hints of other processes arrive, as was proven just now: then it is enough to look rarely."""
         ...
 
     async def close(self) -> None:

@@ -1,37 +1,33 @@
-"""Workers: who is alive, who owns which session, and what is due.
+"""Workers: who is alive, what a dead one held, and the timers of tasks.
 
-*Bury*: a dead worker's sessions are free again, interrupted runs first. *Claim*: due sessions get an
-owner and a new fence, as many as their lane has room for; a run that was executing at several deaths of its process
-is a suspect and is claimed alone. Both run alone. `peek` only reads, so an idle
-process writes nothing."""
+*Bury*: a dead worker's sessions are free again, interrupted runs first; it runs alone. What a worker finds and claims
+is in `claims`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, NoReturn
 
 from clutch.core import events as ev
 from clutch.core import events as fx
-from clutch.core import run
 from clutch.core.delivery import CLOCK_SLACK_S, is_put_back, letter_wait_max_s, put_right, timer_max_s
 from clutch.core.lifecycle import step
 from clutch.core.model import FINISHED, Delivery, Lane, Phase, Reason
-from clutch.core.policy import Life, Policy
-from clutch.core.run import Admission
+from clutch.core.policy import Policy
 from clutch.core.spawn import SpawnRefusal
-from clutch.core.workers import Mark
+from clutch.core.workers import Mark, Sign
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, Tx
-from clutch.transactions import inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
+from clutch.transactions import claims, inbox, outbox, runs, sessions, tasks, turn, turn_begin, usage
+from clutch.transactions.claims import Claimed
 from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.read.move import check_open
-from clutch.transactions.sessions import Condition, NewMain, SessionRow, Stale
+from clutch.transactions.sessions import NewMain, SessionRow, Stale
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 
 NO_LANES: Final[Mapping[Lane, int]] = MappingProxyType({})
-UNSEEN_MAX: Final = 200  # sessions with new letters that one look reports
 
 
 def next_number(now: float) -> Tx[int]:
@@ -55,22 +51,18 @@ def register(
     version: str,
     lanes: Mapping[Lane, int] = NO_LANES,
     is_draining: bool = False,
+    place: str | None = None,
 ) -> Tx[None]:
-    """The worker that registers last sets the capacity of the lanes. Raises StoreMoved."""
+    """The worker that registers last sets the capacity of the lanes. `place`: its state directory, where several
+    machines share the database. Raises StoreMoved."""
     yield from check_open(now)
     yield (
-        "INSERT INTO workers(id, lease_until, host, pid, version, started_at, seen_at, draining)"
-        " VALUES(?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO workers(id, lease_until, lease_s, host, pid, version, started_at, seen_at, draining, place)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(id) DO UPDATE SET lease_until = excluded.lease_until, seen_at = excluded.seen_at",
-        (worker_id, now + lease_s, host, pid, version, now, now, int(is_draining)),
+        (worker_id, now + lease_s, lease_s, host, pid, version, now, now, int(is_draining), place),
     )
-    yield from set_lanes(now, lanes)
-
-
-def set_lanes(now: float, lanes: Mapping[Lane, int]) -> Tx[None]:
-    del now
-    for lane, cap in lanes.items():
-        yield "UPDATE lanes SET cap = ? WHERE name = ? AND cap <> ?", (cap, lane.value, cap)
+    yield from claims.set_lanes(now, lanes)
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -78,25 +70,41 @@ class HeartbeatAnswer(NamedTuple):
 
     clock: float | None
     is_draining: bool
+    others: Mapping[int, Sign]  #: workers beside this one
+
+
+#: `core.workers.Mark` of a row
+_MARK: Final = "workers.lease_until || ' ' || workers.beats"
 
 
 def heartbeat(
     now: float, worker_id: int, lease_s: float, clock_offset: float | None = None
 ) -> Tx[HeartbeatAnswer]:
-    """`clock_offset`: how far the clock of this machine is ahead of the database's."""
+    """One statement, which may run twice (`Database.urgent`): most of what an idle gateway sends are its heartbeats.
+
+    `clock_offset`: how far the clock of this machine is ahead of the database's."""
     rows = yield (
-        "UPDATE workers SET lease_until = ?, seen_at = ?, clock_offset = ?, beats = beats + 1 WHERE id = ?"
-        " RETURNING {clock}, draining",
-        (now + lease_s, now, clock_offset, worker_id),
+        "UPDATE workers SET lease_until = ?, lease_s = ?, seen_at = ?, clock_offset = ?, beats = beats + 1"
+        " WHERE id = ? RETURNING {clock}, draining,"
+        " (SELECT {joined}(o.id || ' ' || COALESCE(o.lease_s, 0) || ' ' || o.lease_until || ' ' || o.beats, ',')"
+        " FROM workers o WHERE o.id <> workers.id)",
+        (now + lease_s, lease_s, now, clock_offset, worker_id),
     )
     if not rows:
         raise Stale(f"worker {worker_id} was declared dead")
-    return HeartbeatAnswer(rows[0][0], bool(rows[0][1]))
+    clock, is_draining, others = rows[0]
+    return HeartbeatAnswer(clock, bool(is_draining), dict(map(_sign, others.split(",") if others else ())))
+
+
+def _sign(text: str) -> tuple[int, Sign]:
+    number, lease_s, mark = text.split(" ", 2)
+    return int(number), Sign(mark, float(lease_s) or None)
 
 
 def drain(now: float, worker_id: int, is_draining: bool) -> Tx[None]:
     """From the commit on the worker claims nothing; its next heartbeat tells it to hand over what it runs."""
     del now
+    yield "SELECT 1 FROM workers WHERE id = ? {lock}", (worker_id,)  # after a claim that is under way
     yield "UPDATE workers SET draining = ? WHERE id = ?", (int(is_draining), worker_id)
 
 
@@ -138,8 +146,8 @@ def thaw(now: float, policy: Policy, worker_id: int, lost_s: float) -> Tx[None]:
 def bury(now: float, worker_id: int, mark: Mark | None = None) -> Tx[list[int]]:
     """Release what this worker held. `mark`: as it was when the worker was found dead (`core.workers`); a heartbeat
     since then has changed it, and nothing happens."""
-    found = yield "SELECT lease_until, beats FROM workers WHERE id = ? {lock}", (worker_id,)
-    if not found or mark not in (None, tuple(found[0])):
+    found = yield f"SELECT {_MARK} FROM workers WHERE id = ? {{lock}}", (worker_id,)  # noqa: S608
+    if not found or mark not in (None, found[0][0]):
         return []
     yield "DELETE FROM workers WHERE id = ?", (worker_id,)
     rows = yield "SELECT id FROM sessions WHERE owner = ? ORDER BY depth, id {lock}", (worker_id,)
@@ -161,189 +169,6 @@ def bury_all_but(now: float, worker_id: int) -> Tx[list[int]]:
     for (gone,) in (yield "SELECT id FROM workers WHERE id <> ? ORDER BY id", (worker_id,)):
         dead += yield from bury(now, gone)
     return dead
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    session_id: int
-    fence: int
-    #: fixed at spawn; resuming may give up a call they paid for
-    purses: str = field(default="", compare=False)
-    model: str | None = field(default=None, compare=False)
-    agent_id: str = field(default="", compare=False)
-    tried_at: float | None = field(default=None, compare=False)  #: a suspect, claimed alone
-
-
-LANES = tuple(sorted(Lane))
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A session whose run was executing at deaths of its process and has committed nothing since."""
-
-    session_id: int
-    owner: int | None
-    due: float | None
-    lane: str
-
-    def is_due(self, now: float, lanes: Sequence[str]) -> bool:
-        return self.owner is None and self.due is not None and self.due <= now and self.lane in lanes
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What a worker remembers of suspects: the one it claimed alone, and since when it claims nothing for another."""
-
-    crashes: int = run.suspect_from(Life())
-    tried: Claimed | None = None
-    waits_since: float | None = None
-
-    def tried_since(self, suspects: Sequence[Suspect], worker_id: int) -> float | None:
-        """None: it holds none, or the one it holds has committed something."""
-        held = {suspect.session_id for suspect in suspects if suspect.owner == worker_id}
-        return self.tried.tried_at if self.tried is not None and self.tried.session_id in held else None
-
-
-NO_TRIAL: Final = Trial()
-
-
-def claim(
-    now: float, worker_id: int, room: int, lanes: Sequence[Lane] = LANES, trial: Trial = NO_TRIAL
-) -> Tx[list[Claimed]]:
-    """Interrupted runs first, then a fair share for each root. The lane's row is locked, so that two workers never fill
-    the same slot."""
-    found = yield "SELECT draining FROM workers WHERE id = ? {lock}", (worker_id,)
-    if not found:
-        raise Stale(f"worker {worker_id} was declared dead")
-    if found[0][0]:
-        return []
-    suspects = yield from _suspects(trial.crashes)
-    if not suspects:
-        return (yield from _claim_lanes(now, worker_id, room, lanes))
-    waiting = [suspect for suspect in suspects if suspect.is_due(now, lanes)]
-    owned = yield "SELECT COUNT(*) FROM sessions WHERE owner = ?", (worker_id,)
-    admission = run.admission(
-        now,
-        tried_since=trial.tried_since(suspects, worker_id),
-        waits_since=(trial.waits_since or now) if waiting else None,
-        is_idle=not owned[0][0],
-    )
-    if admission is Admission.NOTHING:
-        return []
-    if admission is Admission.SUSPECT:
-        lane, only = Lane(waiting[0].lane), ("AND id = ?", waiting[0].session_id)
-        alone = yield from _claim_lane(now, worker_id, lane, 1, only)
-        return [replace(one, tried_at=now) for one in alone]
-    others = ("AND NOT (id {any})", [suspect.session_id for suspect in suspects])
-    return (yield from _claim_lanes(now, worker_id, room, lanes, others))
-
-
-def _suspects(crashes: int) -> Tx[tuple[Suspect, ...]]:
-    """None nearly always: `runs_crashed` holds only open runs that were executing at a death of their process."""
-    rows = yield (
-        # CROSS: SQLite then keeps the order, and does not go through all sessions instead.
-        "SELECT s.id, s.owner, s.due, s.lane FROM runs r CROSS JOIN sessions s WHERE s.id = r.session_id"
-        " AND s.run_id = r.id AND r.crashes > 0 AND r.ended_at IS NULL AND r.crashes >= ?"
-        " AND r.progress_head = s.head ORDER BY s.due, s.id",
-        (crashes,),
-    )
-    return tuple(Suspect(*row) for row in rows)
-
-
-def _claim_lanes(
-    now: float, worker_id: int, room: int, lanes: Sequence[Lane], only: Condition | None = None
-) -> Tx[list[Claimed]]:
-    claimed: list[Claimed] = []
-    for lane in lanes:
-        left = room - len(claimed)
-        if left > 0:
-            claimed += yield from _claim_lane(now, worker_id, lane, left, only)
-    return claimed
-
-
-def _claim_lane(
-    now: float, worker_id: int, lane: Lane, room: int, only: Condition | None = None
-) -> Tx[list[Claimed]]:
-    rows = yield "SELECT cap FROM lanes WHERE name = ? {lock}", (lane.value,)
-    cap = int(rows[0][0])
-    used = yield "SELECT COUNT(*) FROM sessions WHERE lane = ? AND owner IS NOT NULL", (lane.value,)
-    free = min(cap - used[0][0], room)
-    if free <= 0:
-        return []
-    chosen = yield from sessions.choose(now, lane.value, free, only)
-    if not chosen:
-        return []
-    rows = yield from sessions.claim(now, worker_id, [session.id for session in chosen])
-    return [Claimed(*row) for row in sorted(rows)]
-
-
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """What there is to do, and when there will be more."""
-
-    due_at: float | None  #: a session that a lane has room for
-    due_lanes: tuple[Lane, ...]  #: lanes with room for one that is due already
-    alarms: tuple[int, ...]  #: tasks whose timer is due
-    alarm_at: float | None
-    beat_at: float | None  #: a session looks up by itself then
-    unseen: tuple[int, ...]  #: sessions with letters that `wake` has not looked at
-    others: Mapping[int, Mark]  #: workers beside this one
-    suspects: tuple[Suspect, ...] = ()
-
-
-def peek(now: float, worker_id: int, crashes: int = NO_TRIAL.crashes) -> Tx[Prospect]:
-    """`crashes`: from how many on a run is a suspect."""
-    due = yield from _next_due(now)
-    alarms = yield (
-        "SELECT id FROM tasks WHERE wake_at <= ?"
-        # The clock of a run stands while its owner is out of reach. If it is dead, its burial comes first.
-        " AND NOT EXISTS (SELECT 1 FROM sessions s JOIN workers w ON w.id = s.owner"
-        " WHERE s.id = tasks.id AND w.lease_until < ?) ORDER BY wake_at, id LIMIT 200",
-        (now, now),
-    )
-    timers = yield (
-        "SELECT (SELECT MIN(wake_at) FROM tasks WHERE wake_at IS NOT NULL),"
-        " (SELECT MIN(heartbeat_at) FROM sessions WHERE heartbeat_at IS NOT NULL)",
-        (),
-    )
-    unseen = yield (
-        "SELECT DISTINCT session_id FROM inbox WHERE seen = 0 ORDER BY session_id LIMIT ?",
-        (UNSEEN_MAX,),
-    )
-    others = yield "SELECT id, lease_until, beats FROM workers WHERE id <> ? ORDER BY id", (worker_id,)
-    return Prospect(
-        min(due.values(), default=None),
-        tuple(lane for lane, moment in due.items() if moment <= now),
-        tuple(row[0] for row in alarms),
-        timers[0][0],
-        timers[0][1],
-        tuple(row[0] for row in unseen),
-        {row[0]: (row[1], row[2]) for row in others},
-        (yield from _suspects(crashes)),
-    )
-
-
-def _next_due(now: float) -> Tx[dict[Lane, float]]:
-    """The earliest of each lane; one that is due but has no room in its lane waits for a turn to end."""
-    moments = {}
-    for lane in LANES:
-        rows = yield (
-            "SELECT MIN(due) FROM sessions WHERE lane = ? AND owner IS NULL AND due IS NOT NULL",
-            (lane.value,),
-        )
-        moment = rows[0][0]
-        if moment is not None and (moment > now or (yield from _has_room(lane))):
-            moments[lane] = moment
-    return moments
-
-
-def _has_room(lane: Lane) -> Tx[bool]:
-    rows = yield (
-        "SELECT cap - (SELECT COUNT(*) FROM sessions WHERE lane = lanes.name AND owner IS NOT NULL)"
-        " FROM lanes WHERE name = ?",
-        (lane.value,),
-    )
-    return bool(rows[0][0] > 0)
 
 
 def _ring_without_session(now: float, policy: Policy, task_id: int) -> Tx[None]:
@@ -421,6 +246,7 @@ def is_anything(now: float, channels: Sequence[str]) -> Tx[bool]:
         "SELECT 1 FROM sessions WHERE owner IS NOT NULL"
         " UNION ALL SELECT 1 FROM sessions WHERE owner IS NULL AND due IS NOT NULL"
         " UNION ALL SELECT 1 FROM sessions WHERE heartbeat_at IS NOT NULL"
+        " UNION ALL SELECT 1 FROM schedules WHERE next_at IS NOT NULL"
         " UNION ALL SELECT 1 FROM inbox WHERE seen = 0"
         # The timer of one that is over, a dead letter's last day, can wait for the next gateway.
         " UNION ALL SELECT 1 FROM tasks WHERE wake_at IS NOT NULL"
