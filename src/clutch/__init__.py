@@ -9,7 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clutch.api.handles import Event, KillResult, Question, Task, TaskResult, as_completed, gather
+    from clutch.api.handles import (
+        Event,
+        KillResult,
+        Question,
+        ScheduleHandle,
+        Task,
+        TaskResult,
+        as_completed,
+        gather,
+    )
     from clutch.api.task_info import (
         BlockedOn,
         BudgetInfo,
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
     from clutch.core.attachments import AttachmentRules, StoredFile
     from clutch.core.authority import Peers, ToolPolicy, Visibility
     from clutch.core.compaction import ContextLimits
+    from clutch.core.definitions import FileTrust
     from clutch.core.messages import Answer, Call, Usage
     from clutch.core.model import DeliveryStatus, Hook, Lane, Outcome, TaskStatus, Thinking, Workspace
     from clutch.core.policy import (
@@ -149,6 +159,7 @@ __all__ = [
     "Event",
     "Expense",
     "ExpiryFrom",
+    "FileTrust",
     "Forbidden",
     "Heartbeat",
     "HistoryLimits",
@@ -190,6 +201,7 @@ __all__ = [
     "Runtime",
     "RuntimeJob",
     "Sandbox",
+    "ScheduleHandle",
     "SchemaTooNew",
     "Serving",
     "SkippedPath",
@@ -239,7 +251,7 @@ __version__ = "0.1.0"
 
 #: Where the public names are defined; what is not here is an error of `clutch.errors`.
 _PUBLIC: dict[str, str] = {
-    "clutch.api.handles": "Event KillResult Question Task TaskResult as_completed gather",
+    "clutch.api.handles": "Event KillResult Question ScheduleHandle Task TaskResult as_completed gather",
     "clutch.api.task_info": (
         "BlockedOn BudgetInfo ChildCount DeliveryInfo DeliveryTry Expense PlanInfo RunningTool "
         "SkippedPath TaskInfo TaskUsage TimelineEvent TokenCount UnsentNotice Why WorkEvidence"
@@ -250,6 +262,7 @@ _PUBLIC: dict[str, str] = {
     "clutch.core.attachments": "AttachmentRules StoredFile",
     "clutch.core.authority": "Peers ToolPolicy Visibility",
     "clutch.core.compaction": "ContextLimits",
+    "clutch.core.definitions": "FileTrust",
     "clutch.core.messages": "Answer Call Usage",
     "clutch.core.model": "DeliveryStatus Hook Lane Outcome TaskStatus Thinking Workspace",
     "clutch.core.policy": (

@@ -7,12 +7,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from clutch.core.attachments import Attachment, AttachmentRules, FileVersion, Handed, Side
+from clutch.core import attachments
+from clutch.core.attachments import Attachment, AttachmentRules, FetchedFiles, FileVersion, Handed, SavedRoot
+from clutch.core.authority import ToolFilter
+from clutch.core.definitions import FileDefinition
 from clutch.core.devices import PushKey, Subscription
 from clutch.core.messages import Answer, Call, Transcript, Usage
-from clutch.core.model import Definition, Hook, Thinking, ToolOffer
+from clutch.core.model import Hook, Thinking
 from clutch.core.provider_limits import LimitGrant, LimitRequest
 from clutch.core.rate_limit import Bounds, ProviderLimit
 from clutch.core.session_tools import SessionCall
@@ -32,7 +36,9 @@ class MeasuredClock(Clock, Protocol):
     @property
     def wall_offset_s(self) -> float | None:
         """How far the clock of this machine is ahead of it; None before the first measurement."""
-        ...
+
+    def steady(self) -> float:
+        """Seconds by a clock of this machine that nothing can set, and that counts while the machine is suspended."""
 
     def measured(self, server: float, waited_s: float) -> None:
         """Take the server's time of an answer that has just arrived after so many seconds."""
@@ -76,16 +82,14 @@ class ToolContext:
     key: str
     cwd: str = "."  #: beneath the workspace; where commands start
     network: bool = True  #: a sandboxed command may reach the network, if the config allows it
-    is_sandboxed: bool | None = (
-        None  #: file tools and commands run in the sandbox; None = as the tools are set up
-    )
+    is_sandboxed: bool | None = None  #: file tools and commands are; None = as the tools are set up
     on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
     files: str | None = None  #: the task's own directory with `in` and `out`, which may not be there yet
     traceparent: str | None = None  #: W3C trace context, for programs that trace their own work
     reached: str | None = None  #: that of another task, which the call names and may read
-    results: str | None = (
-        None  #: the directory of this session's large tool results, which may not be there yet
-    )
+    results: str | None = None  #: directory of its large tool results, which may not be there yet
+    agent_id: str = ""
+    skills: str | None = None  #: the directory with copies of the files of skills
 
 
 class ToolFailed(Exception):
@@ -124,25 +128,27 @@ class Toolbox(Protocol):
         ...
 
 
-class ToolPins(Protocol):
-    """The approved tools of MCP servers, stored in one place for all processes."""
+class Skills(Protocol):
+    """Agent files and skills of one process, read again by `refresh`. `copies`: the directory of files of skills."""
 
-    async def stamp(self) -> int:
-        """A number that changes whenever the approvals may have changed."""
+    @property
+    def definitions(self) -> Sequence[FileDefinition]: ...
+
+    async def refresh(self, *, at_once: bool = False) -> None: ...
+
+    def offered(self, agent_id: str) -> Sequence[tuple[str, str]]:
+        """Return names and descriptions of the skills that this agent may use."""
         ...
 
-    async def approved(self) -> Mapping[str, Mapping[str, Definition]]:
-        """By server and tool. A server that was seen is there."""
+    @property
+    def copies(self) -> str: ...
+
+    def narrowed(self, agent_id: str, name: str) -> ToolFilter | None:
+        """Return the tools that a run may use once it has loaded this skill; None: no fewer than before."""
         ...
 
-    async def see(self, server: str, tools: Mapping[str, Definition]) -> None:
-        """Approve all tools of a server that was never seen; of any other, none."""
-        ...
-
-    async def ask(self, server: str, offers: Sequence[ToolOffer]) -> Mapping[str, str]:
-        """Ask the user about tools of this server, in place of the questions asked before.
-
-        A rejected tool is not asked about again. Return the rejected tools, each with the name of its question."""
+    async def load(self, agent_id: str, name: str) -> str:
+        """Return the text of a skill, and where its files are. Raises ToolFailed."""
         ...
 
 
@@ -418,7 +424,7 @@ class TaskFiles(Protocol):
         """A file it hands over. Raises FilesFailed."""
         ...
 
-    async def remove(self, shelf: FileVersion, *sides: Side) -> None:
+    async def remove(self, shelf: FileVersion, *sides: attachments.Side) -> None:
         """These sides, or all of it. Raises FilesFailed."""
         ...
 
@@ -449,6 +455,30 @@ class Blobs(Protocol):
     async def delete(self, folder: str) -> None:
         """Delete all keys beneath `folder/`."""
         ...
+
+
+class SessionFiles(Protocol):
+    """What a session wrote on this machine, stored where other machines find it."""
+
+    place: str  #: this state directory
+
+    def roots(
+        self, version: FileVersion, *, is_isolated: bool, is_end: bool = False
+    ) -> Mapping[SavedRoot, Path]:
+        """Return the directories of a session that exist: a few looks at the file system."""
+
+    async def save(
+        self, version: FileVersion, roots: Mapping[SavedRoot, Path], head: int, before: str | None
+    ) -> str | None:
+        """Store what has changed since the list `before`; return the name of the new one. Raises FilesFailed."""
+
+    async def settle(self, session_id: int, before: str | None, now: str) -> None:
+        """Delete what only the former list named. Raises FilesFailed."""
+
+    async def fetch(self, version: FileVersion, saved: str | None, source: str | None) -> FetchedFiles:
+        """Bring the files here. `source`: what its isolated workspace was made of; None: it has none of its own."""
+
+    async def remove(self, session_id: int) -> None: ...
 
 
 class Mentions(Protocol):

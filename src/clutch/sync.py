@@ -26,6 +26,7 @@ from typing_extensions import TypeVar
 from clutch import wiring
 from clutch.api import handles
 from clutch.api.handles import Event, TaskResult
+from clutch.api.handles import ScheduleHandle as AsyncSchedule
 from clutch.api.handles import Task as AsyncTask
 from clutch.channels import Webhook
 from clutch.core.agents import Agent
@@ -149,6 +150,18 @@ def _held(
     return blocking
 
 
+def _scheduled(
+    method: Callable[Concatenate[wiring.Clutch, P], Coroutine[Any, Any, AsyncSchedule]],
+) -> Callable[Concatenate[Clutch, P], BlockingSchedule]:
+    """Return the method of `clutch.Clutch` that gives a schedule as one that blocks, and whose schedule does."""
+
+    @wraps(method)
+    def blocking(self: Clutch, /, *args: P.args, **named: P.kwargs) -> BlockingSchedule:
+        return BlockingSchedule(self._loop, self._loop.run(method(self._clutch, *args, **named)))
+
+    return blocking
+
+
 class Task(Generic[V]):
     """A handle on a durable task. The task does not depend on it: `Clutch.get(id)` returns another handle."""
 
@@ -189,6 +202,33 @@ class Task(Generic[V]):
     archive = _of_task(AsyncTask.archive)
     redeliver = _of_task(AsyncTask.redeliver)
     dismiss = _of_task(AsyncTask.dismiss)
+
+
+class BlockingSchedule:
+    """A handle on a schedule; see `clutch.ScheduleHandle`."""
+
+    def __init__(self, loop: _Loop, schedule: AsyncSchedule) -> None:
+        self._loop, self._schedule, self.name = loop, schedule, schedule.name
+
+    def info(self) -> Mapping[str, Any]:
+        """Return the schedule as the HTTP API shows it, with `nextTimes` and the `history` of its slots."""
+        return self._loop.run(self._schedule.info())
+
+    def pause(self) -> None:
+        """Pause it. Slots that pass meanwhile are skipped; a run that works continues."""
+        self._loop.run(self._schedule.pause())
+
+    def resume(self) -> None:
+        """Resume it with the slots after now."""
+        self._loop.run(self._schedule.resume())
+
+    def run(self) -> Task[Any]:
+        """Start a run now, beside the slots. Raises ClutchError while the last run works, SpawnRefused."""
+        return Task(self._loop, self._loop.run(self._schedule.run()))
+
+    def remove(self) -> None:
+        """Remove it and its history; its runs stay. Raises InvalidInput for one of the config."""
+        self._loop.run(self._schedule.remove())
 
 
 class Clutch(ProgramFunctions):
@@ -307,6 +347,14 @@ class Clutch(ProgramFunctions):
     def events(self) -> Iterator[Event]:
         """Yield the events from now on: text as it comes, tools, usage, starts and ends."""
         return self._loop.each(self._clutch.events())
+
+    # ---- schedules -----------------------------------------------------------------------------------
+
+    schedule = _scheduled(wiring.Clutch.schedule)
+
+    def schedules(self) -> list[BlockingSchedule]:
+        """Return all schedules, by name."""
+        return [BlockingSchedule(self._loop, one) for one in self._loop.run(self._clutch.schedules())]
 
     # ---- the inbox, and main agents ------------------------------------------------------------------
 

@@ -16,20 +16,24 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, assert_never, cast
 
-from clutch.api import reads, views
+from clutch.api import reads, schedules, views
 from clutch.core import ids
+from clutch.core.agents import MAIN
 from clutch.core.authority import Caller, Scope
 from clutch.core.events import PlanVerdict
 from clutch.core.model import Phase
 from clutch.core.questions import Decision
+from clutch.core.spawn import SpawnRefusal
 from clutch.core.text import prompts
 from clutch.core.views import TaskView
+from clutch.engine import schedules as schedule_runs
 from clutch.engine.actions import PlanDecision, TaskActions, check_text
-from clutch.engine.services import Services
+from clutch.engine.services import Services, surely
 from clutch.engine.task_files import Sweeper
-from clutch.errors import InvalidInput, NotFound
+from clutch.errors import InvalidInput, NotFound, SpawnRefused
 from clutch.store.transaction import Tx
 from clutch.transactions import control, messages, retention
+from clutch.transactions import schedules as schedules_tx
 from clutch.transactions.read import status, tasks
 from clutch.transactions.read.inbox import is_asking
 
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
 KEY_CHARS_MAX = 200  #: of an idempotency key
 ALL_TASKS = "all"  #: as a target of kill
+MAIN_SESSION = str(ids.main_key(MAIN))
 PAUSE_S = 0.05  # between two looks: under load every commit is a change
 DONE = (Phase.COMPLETED, Phase.COMPLETED_GIVEUP)
 BEGIN_S = 1.0  #: how long an answer waits for the id of the run that was asked for
@@ -136,6 +141,32 @@ class Answering(ActionBody):
     decision: Literal["approve", "reject", "answer"]
     text: str = ""
     hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSchedule(ActionBody):
+    """What each means: `core.schedule.ScheduleSpec`. Exactly one of `at`, `every_seconds` and `cron`."""
+
+    task: str
+    at: str | None = None
+    every_seconds: float | None = field(default=None, metadata={"ge": 0, "strict": False})
+    cron: str | None = None
+    timezone: str = "UTC"
+    jitter_seconds: float = field(default=0.0, metadata={"ge": 0, "strict": False})
+    missed: Literal["skip", "once", "all"] = "once"
+    catch_up: int = 10
+    overlap: Literal["skip", "queue", "replace"] = "skip"
+    max_runs: int | None = None
+    session: str = MAIN_SESSION
+    label: str | None = None
+    agent_id: str | None = None
+    model: str | None = None
+    run_timeout_seconds: float | None = field(default=None, metadata={"ge": 0, "strict": False})
+    notify_parent: bool = False
+    run_tokens: int | None = None  #: budget of each run
+    run_usd: str | None = None
+    total_tokens: int | None = None  #: budget of all runs together
+    total_usd: str | None = None
 
 
 B = TypeVar("B", bound=ActionBody)
@@ -293,6 +324,51 @@ class Actions:
                 raise InvalidInput(
                     "decision", f"{call.target} has no open question; a plan is approved or rejected"
                 )
+
+    # ---- schedules -----------------------------------------------------------------------------------
+
+    async def add_schedule(self, call: ActionCall[NewSchedule]) -> objects.ScheduleObject:
+        """Add a schedule: each of its slots starts a task, once. The same schedule again changes nothing."""
+        services, spec = self._services, schedules.spec_of(call.target, asdict(call.body))
+        schedule_runs.check(services, spec)
+        number = services.ids.next()
+        await surely(services.policy.work.tick_s, lambda: services.db.alone(schedules_tx.add, number, spec))
+        return await self._schedule(call)
+
+    async def pause_schedule(self, call: ActionCall[ActionBody]) -> objects.ScheduleObject:
+        """Pause a schedule: slots that pass until `resume` are skipped. A run that works continues."""
+        await self._services.db.alone(schedules_tx.pause, call.target)
+        return await self._schedule(call)
+
+    async def resume_schedule(self, call: ActionCall[ActionBody]) -> objects.ScheduleObject:
+        """Resume a paused schedule with the slots after now."""
+        await self._services.db.alone(schedules_tx.resume, call.target)
+        return await self._schedule(call)
+
+    async def run_schedule(self, call: ActionCall[ActionBody]) -> objects.ScheduleRun:
+        """Start a run of a schedule now, beside its slots; refused while the last run works."""
+        found = await self._services.db.read(schedules_tx.find, call.target)
+        done = await schedule_runs.run_now(self._services, found)
+        if done is None:
+            raise NotFound(f"the schedule {call.target!r} was changed in this moment; ask again")
+        if isinstance(done.answer, SpawnRefusal):
+            raise SpawnRefused(done.answer.error, dict(done.answer.limit))
+        assert done.answer is not None
+        started = done.answer
+        return {
+            "schedule": done.name,
+            "taskId": ids.task_id(started.task_id),
+            "childSessionKey": started.session_key,
+            "label": started.label,
+        }
+
+    async def remove_schedule(self, call: ActionCall[ActionBody]) -> objects.ScheduleRemoved:
+        """Remove a schedule and its history. Its runs stay. One of the config is removed there."""
+        await self._services.db.alone(schedules_tx.remove, call.target)
+        return {"removed": call.target}
+
+    async def _schedule(self, call: ActionCall[Any]) -> objects.ScheduleObject:
+        return await self._services.db.read(schedules.one, call.target)
 
     # ---- sessions and the gateway --------------------------------------------------------------------
 
@@ -482,8 +558,19 @@ DISMISS_MESSAGE = ApiAction(
 APPROVE = ApiAction("approve", Actions.approve, Approval, Scope.APPROVE)
 REJECT = ApiAction("reject", Actions.reject, Rejection, Scope.APPROVE)
 ANSWER = ApiAction("answer", Actions.answer, Answering, Scope.APPROVE, at="/v1/inbox/{id}")
+_SCHEDULE = "/v1/schedules/{name}"
+ADD_SCHEDULE = ApiAction(
+    "add_schedule", Actions.add_schedule, NewSchedule, Scope.ADMIN, is_tool=False, status=201, at=_SCHEDULE
+)
+PAUSE_SCHEDULE, RESUME_SCHEDULE, RUN_SCHEDULE, REMOVE_SCHEDULE = (
+    ApiAction(f"{name}_schedule", run, ActionBody, Scope.ADMIN, is_tool=False, at=f"{_SCHEDULE}/{name}")
+    for name, run in {
+        "pause": Actions.pause_schedule, "resume": Actions.resume_schedule, "run": Actions.run_schedule,
+        "remove": Actions.remove_schedule,
+    }.items()
+)  # fmt: skip
 
 ACTIONS: tuple[ApiAction[Any], ...] = (
     KILL, STEER, SEND, PAUSE, RESUME, RETRY, CONTINUE, REMOVE, REDELIVER, DISMISS, REDELIVER_MESSAGE, DISMISS_MESSAGE,
-    APPROVE, REJECT, ANSWER,
+    APPROVE, REJECT, ANSWER, ADD_SCHEDULE, PAUSE_SCHEDULE, RESUME_SCHEDULE, RUN_SCHEDULE, REMOVE_SCHEDULE,
 )  # fmt: skip

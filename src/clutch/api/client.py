@@ -19,9 +19,9 @@ from typing import Any, Generic, Literal, Self, TypeAlias
 from typing_extensions import TypeVar
 
 from clutch.api import handles
-from clutch.api.actions import Answering, InThread, check_key
+from clutch.api.actions import ADD_SCHEDULE, Answering, InThread, NewSchedule, check_key
 from clutch.api.gateway import Gateway, Leaving
-from clutch.api.handles import Backend, Event, Question, Task, TaskResult
+from clutch.api.handles import Backend, Event, Question, ScheduleHandle, Task, TaskResult
 from clutch.api.reads import Filter, outcome_named, phase_named
 from clutch.api.slash import MAIN_SESSION
 from clutch.api.spawn import OnFullWord, SpawnOptions, accepted, arguments, sensible, task_number
@@ -204,6 +204,8 @@ class Api(Opened):
         output_schema: Mapping[str, Any] | None = None,
         output_type: type[V] | None = None,
         runtime: str | None = None,
+        share: str | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
         attachments: Mapping[str, str | bytes] | None = None,
         idempotency_key: str | None = None,
         session: str = MAIN_SESSION,
@@ -228,6 +230,8 @@ class Api(Opened):
         output_schema: a JSON schema that the result must satisfy; `result.value` has it.
         output_type: the same as a type that pydantic knows; `result.value` is an instance of it.
         runtime: what does the work instead of the built-in agent loop, e.g. "acp:claude".
+        share: key of a tenant or project, for the child and all of its descendants; free slots are divided between
+            shares by the weights of `worker.shares`. priority: which tasks of a share start first.
         attachments: files by name, which the child reads as /task/in/NAME.
         idempotency_key: the same key returns the same task, never a duplicate; other arguments under it are an error.
         session: the main or chat session that is the parent.
@@ -260,6 +264,8 @@ class Api(Opened):
         output_schema: Mapping[str, Any] | None = None,
         output_type: type[V] | None = None,
         runtime: str | None = None,
+        share: str | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
         attachments: Mapping[str, str | bytes] | None = None,
         idempotency_key: str | None = None,
         session: str = MAIN_SESSION,
@@ -305,6 +311,8 @@ class Api(Opened):
         output_schema: Mapping[str, Any] | None = None,
         output_type: type[V] | None = None,
         runtime: str | None = None,
+        share: str | None = None,
+        priority: Literal["low", "normal", "high"] | None = None,
         attachments: Mapping[str, str | bytes] | None = None,
     ) -> list[TaskResult[V]]:
         """Run one task for every item, `prompt(item)`, and return their results in the order of the items.
@@ -312,10 +320,8 @@ class Api(Opened):
         name, key: the same map with the same keys resumes: what has ended is not repeated. Raises IdempotencyConflict
             for another prompt under the same name and key.
         concurrency, retries: tasks under way at once, and further tasks for an item whose task did not end well.
-        on_result: called with each item and its result as it ends, for example to show the progress. Items that ended
-            in an earlier start are among them. An error that it raises ends the map; tasks under way continue.
-        session: the parent; by default a session of the map's own, agent:main:chat:map-NAME.
-        The other parameters are those of `spawn`."""
+        on_result: called for each item that ends or has ended. An error that it raises ends the map, but no task.
+        session: by default one of the map's own, agent:main:chat:map-NAME. The other parameters: see `spawn`."""
         asked = spawn_options(locals())
         handles.check_map(name, concurrency, retries)
         known = handles.keys_of(given := list(items), key)
@@ -368,6 +374,52 @@ class Api(Opened):
         async with aclosing(self._backend.events()) as stream:
             async for event in stream:
                 yield event
+
+    # ---- schedules -----------------------------------------------------------------------------------
+
+    async def schedule(
+        self,
+        name: str,
+        prompt: str,
+        *,
+        at: str | None = None,
+        every_seconds: float | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        jitter_seconds: float = 0.0,
+        missed: Literal["skip", "once", "all"] = "once",
+        catch_up: int = 10,
+        overlap: Literal["skip", "queue", "replace"] = "skip",
+        max_runs: int | None = None,
+        session: str = MAIN_SESSION,
+        label: str | None = None,
+        agent_id: str | None = None,
+        model: str | None = None,
+        run_timeout_seconds: float | None = None,
+        notify_parent: bool = False,
+        run_tokens: int | None = None,
+        run_usd: str | None = None,
+        total_tokens: int | None = None,
+        total_usd: str | None = None,
+    ) -> ScheduleHandle:
+        """Spawn a task at every slot of a schedule, once, also after a crash. The same schedule again changes nothing.
+
+        at, every_seconds, cron: exactly one of them; `cron` has five fields, `at` is a moment (2026-12-24T18:00).
+        timezone: of `cron` and `at`. jitter_seconds: longest delay of its runs; each schedule has one of its own.
+        missed, catch_up: what becomes of slots that were missed; `catch_up` bounds "all".
+        overlap: what becomes of a slot whose previous run has not ended. max_runs: runs after which it ends.
+        run_tokens, run_usd; total_tokens, total_usd: the budget of each run, and of all runs together.
+        The other parameters are those of `spawn`. Raises InvalidInput."""
+        given = {key: value for key, value in locals().items() if key not in ("self", "name", "prompt")}
+        await self._backend.act(ADD_SCHEDULE, name, NewSchedule(task=prompt, **given))
+        return self._schedule(name)
+
+    async def schedules(self) -> list[ScheduleHandle]:
+        """Return all schedules, by name."""
+        return [self._schedule(one["name"]) for one in (await self._backend.schedules())["schedules"]]
+
+    def _schedule(self, name: str) -> ScheduleHandle:
+        return ScheduleHandle(lambda: self._backend, self, name)
 
     # ---- what needs a person -------------------------------------------------------------------------
 

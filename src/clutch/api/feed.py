@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from clutch.api import views
 from clutch.core import ids
 from clutch.core.messages import Usage
-from clutch.engine.live import BusWatcher, Live
+from clutch.engine.live import SKIPPED, BusWatcher, Live
 from clutch.errors import StoreError
 from clutch.store.transaction import Tx
 from clutch.transactions.read import tasks as tasks_tx
@@ -359,6 +359,7 @@ class Feed:
                     # The run is committed. Its line is published before anything that the run does.
                     await self._catch_up()
                 is_named = live.name in LIVE_NAMES or (not live.is_task and live.name in TURNS)
+                is_named |= live.name == SKIPPED
                 is_wanted = bool(self._watchers) and is_named
                 root_id = await self._root_of(live.session_id) if is_wanted else None
                 # It may have been published meanwhile, before the line of the end of its run. Most are for no watcher
@@ -420,6 +421,8 @@ def _news(moment: Moment, task: objects.TaskObject) -> FeedEvent:
 
 
 def _live(live: Live, root_id: int | None) -> FeedEvent:
+    if live.name == SKIPPED:
+        return FeedEvent(SKIPPED, live.session_id, root_id, json.dumps(live.data))
     data = {
         "taskId": ids.task_id(live.session_id) if live.is_task else None,
         "sessionKey": live.session_key,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from clutch.api import reads
+from clutch.api import reads, schedules
 from clutch.api.actions import ANSWER, ActionCall, Actions, Answering, ApiAction, B, InThread, check_key
 from clutch.api.handles import Event, Known, Question, TaskResult, item_of, question_of
 from clutch.api.reads import Filter
@@ -30,9 +30,9 @@ from clutch.api.spawn import (
 )
 from clutch.api.views import Object
 from clutch.api.wait import TaskWaiter
-from clutch.core import authority, ids
 from clutch.core import delivery as delivery_rules
-from clutch.core.authority import EVERY_SCOPE, OperatorCaller, root_rights
+from clutch.core import ids
+from clutch.core.authority import EVERY_SCOPE, OperatorCaller
 from clutch.core.delivery import LOCAL_CHANNEL
 from clutch.core.ids import SessionKey
 from clutch.core.messages import Usage
@@ -64,6 +64,12 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.25  #: while it drains: a person watches
 IDLE_LOOK_S = 15.0
+
+
+def letter_of(session_id: int, key: str, caller: OperatorCaller) -> str:
+    """Return the name of a message. Two callers may use the same key for different messages."""
+    whose = "" if caller.actor == CHAT_OPERATOR.actor else f"{caller.actor}:"
+    return f"user:{session_id}:{whose}{key}"
 
 
 class Visits:
@@ -111,6 +117,7 @@ class Leaving:
 
     def drain(self, within_s: float | None) -> None:
         """Begin to drain. A later call replaces the time limit."""
+        self._clutch.services.is_leaving = True
         self._deadline = None if within_s is None else time.monotonic() + within_s
         self._drains.set()
 
@@ -254,6 +261,12 @@ class Gateway:
         finally:
             bus.leave(watcher)
 
+    async def schedules(self) -> Object:
+        return dict(await self.services.db.read(schedules.listed))
+
+    async def schedule(self, name: str) -> Object:
+        return dict(await self.services.db.read(schedules.one, name))
+
     async def inbox(self) -> list[Question]:
         return [question_of(item) for item in (await self.services.db.read(reads.inbox, AS_PROGRAM))["items"]]
 
@@ -292,12 +305,10 @@ class Gateway:
     async def _root(self, session: str) -> sessions.NewMain:
         """Raises InvalidInput."""
         services, parsed = self.services, self._parsed(session)
-        number, agent_id, agents = services.ids.next(), parsed.agent_id, known_agents(services.policy)
+        agent_id, agents = parsed.agent_id, known_agents(services.policy)
         if agent_id not in agents and not await services.db.read(transcripts.is_known, session):
             raise InvalidInput("session", f"there is no agent {agent_id!r}{ids.hint(agent_id, agents)}")
-        rights = authority.to_text(root_rights(services.policy.grant(agent_id)))
-        route, workspace = f"{LOCAL_CHANNEL}:{parsed}", services.policy.workspace_of(agent_id) or "."
-        return sessions.NewMain(number, session, agent_id, rights, route, workspace)
+        return services.new_main(session, agent_id)
 
     # ---- main sessions -------------------------------------------------------------------------------
 
@@ -315,9 +326,7 @@ class Gateway:
         check_key(key)
         check_text("text", text, services.policy.limits.task_bytes_max)
         receiver = await self._number(session)
-        # Two callers may use the same key for different messages.
-        whose = "" if caller.actor == CHAT_OPERATOR.actor else f"{caller.actor}:"
-        letter = f"user:{receiver}:{whose}{key or services.ids.uuid4()}"
+        letter = letter_of(receiver, key or services.ids.uuid4(), caller)
         route = f"{LOCAL_CHANNEL}:{session}"
         if is_command(text):
             if await services.db.read(wake.is_said, letter):

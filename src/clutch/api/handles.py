@@ -426,6 +426,37 @@ async def map_all(
 # over HTTP. Which of the two is chosen once, when a `Clutch` is opened. Answers are the objects every surface shows.
 
 
+class ScheduleHandle:
+    """A handle on a schedule. The schedule does not depend on it: `Clutch.schedules()` returns others."""
+
+    def __init__(self, backend: Callable[[], Backend], clutch: Holder, name: str) -> None:
+        self._backend, self._clutch, self.name = backend, clutch, name
+
+    def __repr__(self) -> str:
+        return f"<ScheduleHandle {self.name!r}>"
+
+    async def info(self) -> Object:
+        """Return the schedule as the HTTP API shows it, with `nextTimes` and the `history` of its slots."""
+        return await self._backend().schedule(self.name)
+
+    async def pause(self) -> None:
+        """Pause it. Slots that pass meanwhile are skipped; a run that works continues."""
+        await self._backend().act(actions.PAUSE_SCHEDULE, self.name, ActionBody())
+
+    async def resume(self) -> None:
+        """Resume it with the slots after now."""
+        await self._backend().act(actions.RESUME_SCHEDULE, self.name, ActionBody())
+
+    async def run(self) -> Task[Any]:
+        """Start a run now, beside the slots. Raises ClutchError while the last run works, SpawnRefused."""
+        got = await self._backend().act(actions.RUN_SCHEDULE, self.name, ActionBody())
+        return Task(self._clutch, got["taskId"], got["label"], got["childSessionKey"])
+
+    async def remove(self) -> None:
+        """Remove it and its history; its runs stay. Raises InvalidInput for one of the config."""
+        await self._backend().act(actions.REMOVE_SCHEDULE, self.name, ActionBody())
+
+
 class Known(NamedTuple):
     """What a handle on a task knows without a request."""
 
@@ -464,6 +495,10 @@ class Backend(Protocol):
     async def tasks(self, asked: Filter) -> list[Known]: ...
 
     def events(self) -> AsyncGenerator[Event, None]: ...
+
+    async def schedules(self) -> Object: ...
+
+    async def schedule(self, name: str) -> Object: ...
 
     async def inbox(self) -> list[Question]: ...
 

@@ -12,6 +12,11 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
+from clutch.api.schedule_objects import ScheduleObject as ScheduleObject
+from clutch.api.schedule_objects import ScheduleRemoved as ScheduleRemoved
+from clutch.api.schedule_objects import ScheduleRun as ScheduleRun
+from clutch.api.schedule_objects import Schedules as Schedules
+from clutch.api.schedule_objects import SlotObject as SlotObject
 from clutch.api.schema import (
     ActivityName,
     ContextName,
@@ -24,6 +29,7 @@ from clutch.api.schema import (
     OutcomeName,
     PathName,
     PhaseName,
+    PriorityName,
     SchemaNote,
     StatusName,
     ThinkingName,
@@ -128,6 +134,8 @@ class TaskObject(TypedDict):
     errorText: str | None  #: `error` in one line
     modelRequested: str | None
     model: str | None
+    share: str | None  #: null: the default share
+    priority: PriorityName
     generation: int
     attempt: int
     step: int
@@ -332,16 +340,6 @@ class Journal(TypedDict):
 
 
 # ---- the gateway -------------------------------------------------------------------------------------
-
-
-class AgentAnswer(TypedDict):
-    agentId: str
-    model: str
-    workspace: str | None
-
-
-class Agents(TypedDict):
-    agents: list[AgentAnswer]
 
 
 _SUBJECTS = "`config-loaded`, `mcp NAME`, `import-path`, `planted-file`, `unread-instructions`"

@@ -15,6 +15,7 @@ from clutch.api.schema import (
     OutcomeName,
     SchemaNote,
     StatusName,
+    ThinkingName,
 )
 
 # ---- costs ---------------------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ class BudgetMeasure(TypedDict):
 
 class BudgetReport(TypedDict):
     name: str
-    kind: Literal["task", "root", "day"]
+    kind: Literal["task", "root", "day", "schedule"]
     taskId: str | None
     label: str | None
     sessionKey: str | None
@@ -362,3 +363,44 @@ class TreeTimeline(TypedDict):
     criticalPath: list[CriticalStage]
     total: int  #: tasks of the tree
     notice: str | None  #: what was left out, if anything was
+
+
+# ---- agents --------------------------------------------------------------------------------------
+
+
+class AgentAnswer(TypedDict):
+    agentId: str
+    model: str
+    workspace: str | None
+    description: str
+    source: Annotated[str, SchemaNote(description="config, user or workspace")]
+    file: Annotated[str | None, SchemaNote(description="null: the config defines it, or nothing")]
+    instructions: str
+    thinking: ThinkingName | None
+    maxTurns: int
+    toolsAllowed: Annotated[list[str] | None, SchemaNote(description="null: all that its parent has")]
+    toolsDenied: list[str]
+    skills: Annotated[list[str] | None, SchemaNote(description="null: all")]
+
+
+class FileNotice(TypedDict):
+    line: int
+    text: str
+
+
+class DefinitionFile(TypedDict):
+    kind: Annotated[str, SchemaNote(description="agent or skill")]
+    name: str
+    description: str
+    source: Annotated[str, SchemaNote(description="agent, user or workspace")]
+    owner: Annotated[str | None, SchemaNote(description="the workspace or agent of a skill")]
+    state: Annotated[str, SchemaNote(description="active, proposed, rejected, invalid or overridden")]
+    file: str
+    problems: list[FileNotice]
+    notes: list[FileNotice]
+    question: Annotated[str | None, SchemaNote(description="the item of the inbox that decides about it")]
+
+
+class Agents(TypedDict):
+    agents: list[AgentAnswer]
+    files: list[DefinitionFile]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 from clutch.core.diagnosis import Gate
+from clutch.core.fair_share import Priority
 from clutch.core.model import Delivery, DeliveryStatus, Outcome, Path, Phase, TaskStatus, Thinking
 from clutch.core.spawn import Context, Mode
 from clutch.core.status import Activity, TaskGroup
@@ -37,6 +38,7 @@ ActivityName: TypeAlias = Annotated[str, EnumText(Activity)]
 GroupName: TypeAlias = Annotated[str, EnumText(TaskGroup)]
 PhaseName: TypeAlias = Annotated[str, EnumText(Phase)]
 StatusName: TypeAlias = Annotated[str, EnumText(TaskStatus)]
+PriorityName: TypeAlias = Annotated[str, EnumText(Priority)]
 MaybeStatus: TypeAlias = StatusName | None
 DeliveryStatusName: TypeAlias = Annotated[str, EnumText(DeliveryStatus)]
 OutcomeName: TypeAlias = Annotated[str, EnumText(Outcome)]

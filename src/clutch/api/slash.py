@@ -139,7 +139,7 @@ def nothing(text: str) -> None:
 # --------------------------------------------------------------------------------------------------
 # `/subagents …`: every action and every read on the children of a chat, in one line.
 
-_OPTION = re.compile(r"\s--(model|thinking)(?:=|\s+)(\S+)")
+_OPTION = re.compile(r"\s--(model|thinking|share|priority)(?:=|\s+)(\S+)")
 
 
 def _command(usage: str, run: Callable[[Chat, str], Awaitable[str]]) -> Command:
@@ -317,7 +317,9 @@ ACTIONS: Mapping[str, Command] = {
     "why": _command("why [target]", why),
     "send": _SEND,
     "steer": _STEER,
-    "spawn": _command("spawn <agent> <task> [--model m] [--thinking level]", spawn),
+    "spawn": _command(
+        "spawn <agent> <task> [--model m] [--thinking level] [--share key] [--priority level]", spawn
+    ),
     "approve": _command("approve <target> [text]", partial(decide, decision=Decision.APPROVE)),
     "reject": _command("reject <target> [text]", partial(decide, decision=Decision.REJECT)),
     "pause": _acting(actions.PAUSE, _paused),

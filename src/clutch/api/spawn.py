@@ -19,7 +19,7 @@ from clutch.core import delivery, ids
 from clutch.core.agents import OnFull
 from clutch.core.ids import BadKey, KeyKind, SessionKey
 from clutch.core.policy import Limits
-from clutch.core.spawn import KEY, SpawnRefusal, SpawnRequest
+from clutch.core.spawn import KEY, SpawnRefusal, SpawnRequest, known_agents
 from clutch.engine import spawn
 from clutch.engine.actions import check_text
 from clutch.engine.services import Services
@@ -131,6 +131,8 @@ class SpawnOptions(TypedDict, total=False):
     budget: Mapping[str, Any] | None
     output_schema: Mapping[str, Any] | None
     runtime: str
+    share: str | None
+    priority: Literal["low", "normal", "high"] | None
     attachments: Mapping[str, str | bytes] | None
     idempotency_key: str | None
 
@@ -148,7 +150,7 @@ MEANINGS: Mapping[str, str] = {
     "plan_mode": "The child writes a plan first and waits for its approval.",
     "mode": "run: it ends with its result; session: it stays for follow-ups.",
     "thread": "Bind a thread of a channel to it.",
-    "expects_completion": "false: low priority, the result is delivered when convenient.",
+    "expects_completion": "false: the result is optional and delivered when convenient.",
     "notify_parent": "true: the parent agent has a turn with the result; false: the result is only kept."
     " Default: false, and true with thread.",
     "context": "fork: start it with a copy of the session's conversation.",
@@ -159,6 +161,8 @@ MEANINGS: Mapping[str, str] = {
     "budget": "{tokens, usd} for it and all of its descendants.",
     "output_schema": "A JSON schema that its result must satisfy.",
     "runtime": "What does the work instead of the built-in agent loop, e.g. acp:claude.",
+    "share": "Key of a tenant or project: free slots are divided between shares by weight. Default: the parent's.",
+    "priority": "low, normal or high: which tasks of a share start first. Default: the parent's.",
     "attachments": "Files for the child, which it reads as /task/in/NAME: [{name, content, encoding}].",
     "idempotency_key": "The same key gives the same task, never a duplicate.",
     "dry_run": "Check everything and create nothing; the answer says what would be.",
@@ -220,7 +224,9 @@ class Spawns:
 
     async def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
         """Raises InvalidInput in the spelling of the tool."""
-        if self._services.refresh is not None and args.get("tools") is not None:
+        named = args.get("agentId")
+        is_new = isinstance(named, str) and named not in known_agents(self._services.policy)
+        if self._services.refresh is not None and (is_new or args.get("tools") is not None):
             await self._services.refresh()  # tools of others can be named too
         return self._services.wanted(args)
 

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from clutch.api.actions import camel
+from clutch.core.fair_share import Priority
 from clutch.core.model import DeliveryStatus, Outcome, TaskStatus
 
 T = TypeVar("T")
@@ -135,6 +136,8 @@ class TaskInfo:
     agent_id: str | None
     model: str | None  #: that answered
     model_requested: str | None
+    share: str | None  #: None: the default share
+    priority: Priority
     session_key: str | None
     requester_key: str | None  #: the session of its parent
     root_key: str | None

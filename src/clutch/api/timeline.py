@@ -17,6 +17,7 @@ from clutch.core.text.format import counted, typed
 from clutch.core.text.tasks import headline
 from clutch.core.text.why import (
     PARENT,
+    TRIMMED,
     DeliveryAttempt,
     ReplayStep,
     TimelineEntry,
@@ -25,6 +26,7 @@ from clutch.core.text.why import (
     command,
     delivered_to,
     happening,
+    is_trimmed,
     opens_when,
     waiting_for,
     why_lines,
@@ -215,6 +217,8 @@ def _notice(found: RecordedTree) -> str | None:
         left.append(f"Showing the first {shown:,} of {found.total:,} tasks.")
     if not found.is_detailed:
         left.append("Tool calls are not shown: the transcripts of this tree are too long.")
+    if any(is_trimmed(record.lines) for record in found.records.values()):
+        left.append(TRIMMED)
     return " ".join(left) or None
 
 

@@ -109,6 +109,8 @@ def task(view: TaskView) -> objects.TaskObject:
         "error": view.error,
         "errorText": error_text(view.error),
         "modelRequested": view.model_requested,
+        "share": view.share,
+        "priority": view.priority.value,
         "model": view.model,
         "generation": view.generation,
         "attempt": view.attempt,

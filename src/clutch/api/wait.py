@@ -15,9 +15,9 @@ from clutch.engine.live import Changes
 from clutch.engine.services import Services
 from clutch.errors import ClutchError, Draining, StoreError
 from clutch.store.transaction import Database
-from clutch.transactions import delivery, outbox, wake
-from clutch.transactions.outbox import AnswerText, Spent
-from clutch.transactions.read import tasks, transcripts
+from clutch.transactions import delivery, wake
+from clutch.transactions.read import answers, tasks, transcripts
+from clutch.transactions.read.answers import AnswerText, Spent
 from clutch.transactions.read.inbox import waiting_items
 from clutch.transactions.read.tasks import TaskEnd
 
@@ -106,13 +106,13 @@ class PendingAnswer:
             change = services.changes.next_change
             is_quiet = await services.db.read(transcripts.is_quiet, root)
             waiting = await services.db.read(waiting_items, self.number)
-            found = await services.db.read(outbox.answer_to, self.letter)  # last: none are missed
+            found = await services.db.read(answers.answer_to, self.letter)  # last: none are missed
             if found is not None:
                 return found
             if own := next((item for item in waiting if item.task_id is None), None):
                 return AnswerText(0, NEEDS_YOU.format(text=own.text, id=own.id))
             if is_quiet:
-                return AnswerText(0, "", await services.db.read(outbox.failure_of, self.letter))
+                return AnswerText(0, "", await services.db.read(answers.failure_of, self.letter))
             await asyncio.sleep(ANSWER_PAUSE_S)
             await services.changes.until(change)
         raise Draining(STOPPING)
@@ -125,13 +125,13 @@ class PendingAnswer:
 
     async def spent(self) -> Spent | None:
         """Return what the turn has used; None: the provider reports no usage."""
-        found = await self.services.db.read(outbox.spent_on, self.letter)
+        found = await self.services.db.read(answers.spent_on, self.letter)
         return None if found.calls and not found.input + found.output else found
 
     async def is_of(self, run_id: int) -> bool:
         """Does this turn answer the message? It reads its letters before it says a word. The store is asked
         until it says yes, and not for every piece."""
-        if run_id not in self._speakers and await self.services.db.read(outbox.answers, self.letter, run_id):
+        if run_id not in self._speakers and await self.services.db.read(answers.answers, self.letter, run_id):
             self._speakers.add(run_id)
         return run_id in self._speakers
 

@@ -18,9 +18,11 @@ from typer.main import get_command_from_info, get_command_name, get_group_from_i
 from typer.models import TyperInfo
 
 from clutch import __version__
+from clutch.cli.agents import roles
 from clutch.cli.maintenance import beginning, configs, imports, upkeep
 from clutch.cli.move import moves
 from clutch.cli.options import AsJson, Config, JsonLines, State, Target
+from clutch.cli.schedule import schedules
 from clutch.cli.show import looks
 from clutch.cli.spawn import spawns
 from clutch.cli.status import statuses
@@ -144,9 +146,11 @@ SECTIONS = {
     "Look": ("status", "ps", "tree", "top", "attach", "logs", "why", "replay", "cost"),
     "Act on a task": ("steer", "send", "pause", "resume", "kill", "retry", "continue"),
     "Decide": ("inbox", "answer", "approve", "reject"),
+    "Schedules": ("schedule",),
     "Results": ("dead", "redeliver", "dismiss", "archive", "delete", "export"),
     "Upkeep": (
         "config",
+        "agents",
         "serve",
         "stop",
         "drain",
@@ -165,7 +169,7 @@ SECTIONS = {
 
 class ClutchCommands(LazyGroup):
     parts = (commands, spawns, acts, looks, statuses, upkeep, moves, beginning)
-    groups = (("config", configs), ("import", imports))
+    groups = (("agents", roles), ("config", configs), ("import", imports), ("schedule", schedules))
     sections = SECTIONS
 
 

@@ -18,7 +18,14 @@ from clutch.cli.output import command_for, gateway, home_of, say, say_unloaded
 from clutch.errors import NoGateway, NotFound
 from clutch.surfaces import discovery
 from clutch.surfaces.discovery import blocked, has_store, named_state
-from clutch.surfaces.http_client import Declined, GatewayClient, connect, session_path, task_path
+from clutch.surfaces.http_client import (
+    Declined,
+    GatewayClient,
+    connect,
+    schedule_path,
+    session_path,
+    task_path,
+)
 
 Object = dict[str, Any]
 DEMO_TASK = "question: sizes"  #: what a task with the demo model can do alone; a survey needs subagents (`clutch chat`)
@@ -65,7 +72,11 @@ class Source(Protocol):
 
     def nodes(self) -> Object: ...
 
+    def schedules(self, name: str | None = None) -> Object: ...
+
     def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object: ...
+
+    def decisions(self) -> Any: ...
 
 
 class GatewaySource:
@@ -113,9 +124,15 @@ class GatewaySource:
     def nodes(self) -> Object:
         return self._get("/v1/nodes")
 
+    def schedules(self, name: str | None = None) -> Object:
+        return self._get("/v1/schedules" if name is None else schedule_path(name))
+
     def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
         period = {} if hours is None else {"hours": hours}
         return self._get("/v1/usage", by=by, utcOffsetMinutes=utc_offset_minutes, **period)
+
+    def decisions(self) -> Any:
+        raise AssertionError("a gateway answers for its files itself")
 
     def _get(self, path: str, **query: Any) -> Object:
         got: Object = self._client.get(path, **query)
@@ -179,8 +196,19 @@ class OfflineSource:
     def nodes(self) -> Object:
         return self._read(self._reads.nodes)
 
+    def schedules(self, name: str | None = None) -> Object:
+        from clutch.api import schedules
+
+        return self._read(schedules.listed) if name is None else self._read(schedules.one, name)
+
     def usage(self, by: str, hours: float | None, utc_offset_minutes: int) -> Object:
         return self._read(self._reads.usage, by, hours, utc_offset_minutes)
+
+    def decisions(self) -> Any:
+        """What people have decided about agent files and skills, as `core.definitions.Decisions`."""
+        from clutch.transactions.definitions import decisions
+
+        return self._look(decisions)
 
     def _read(self, fn: Callable[..., Any], *args: Any) -> Object:
         got: Object = self._look(fn, *args)

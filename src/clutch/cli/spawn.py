@@ -86,6 +86,13 @@ class SpawnCommandOptions:
     runtime: Annotated[
         str | None, _option("Runtime instead of the built-in agent loop, e.g. acp:claude.")
     ] = None
+    share: Annotated[
+        str | None, _option("Key of a tenant or project that its slot belongs to, e.g. tenant-a.")
+    ] = None
+    priority: Annotated[
+        Literal["low", "normal", "high"] | None,
+        _option("Which tasks of a share start first. Default: normal."),
+    ] = None
     cleanup: Annotated[
         Literal["keep", "delete"] | None,
         _option("delete: delete its transcript when its result is delivered or not requested."),
@@ -130,6 +137,8 @@ class SpawnCommandOptions:
             "context": self.context,
             "sandbox": self.sandbox,
             "runtime": self.runtime,
+            "share": self.share,
+            "priority": self.priority,
             "cleanup": self.cleanup,
             "thread": self.thread or None,
             "mode": self.mode,

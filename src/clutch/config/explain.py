@@ -421,7 +421,7 @@ _TEXT = """\
 
 VALUE_CHARS_MAX = 200
 #: Settings that are not secret by type, but may contain secrets: texts and addresses.
-MASKED = frozenset({"args", "baseUrl", "identity", "prompt", "url"})
+MASKED = frozenset({"args", "baseUrl", "identity", "instructions", "prompt", "url"})
 MASK = "***"
 
 

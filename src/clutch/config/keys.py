@@ -18,6 +18,7 @@ from clutch.core.agents import ActiveHours, Agent, Delegation, Heartbeat, roster
 from clutch.core.authority import ToolPolicy
 from clutch.core.model import Hook, Outcome
 from clutch.core.policy import ENDS, ON_PARENT_END, Policy, QueueMode
+from clutch.core.schedule import ScheduleSpec
 from clutch.core.validation import check
 from clutch.errors import InvalidInput
 from clutch.models.provider import Provider
@@ -50,6 +51,9 @@ class Settings:
     database_direct: str | None = field(default=None, repr=False)
     #: Schema of the tables; it is created if it is missing. Gateways in different schemas of one database do not meet.
     database_schema: str | None = None
+    #: Schedules of this file, by name: they change and go with it. On a database that gateways share, null (the
+    #: default) leaves those of other files alone; {} removes them.
+    schedules: tuple[ScheduleSpec, ...] | None = None
     files: FileStoreSettings = field(default_factory=FileStoreSettings)
     listening: ListenSettings = field(default_factory=ListenSettings)
     otel: OtelSettings = field(default_factory=OtelSettings)
@@ -142,6 +146,7 @@ ROOT: Mapping[str, To] = {
     "agents.defaults.workspace": To("policy.defaults.workspace", Maybe(Plain.FOLDER)),
     "agents.defaults.heartbeat": To("policy.defaults.heartbeat"),
     **{f"agents.defaults.subagents.{key}": to for key, to in _SUBAGENTS.items()},
+    "agents.files": To("policy.file_trust"),
     "agents.list": To("policy.agents", Many(Record(Agent), roster)),
     "tools.subagents.tools.allow": To("policy.tools.allow"),
     "tools.subagents.tools.alsoAllow": To("policy.tools.also_allow"),
@@ -201,6 +206,15 @@ ROOT: Mapping[str, To] = {
     "archive.deleteTranscriptAfter": To(
         "policy.keeping.transcript_after_s",
         Either(OneOf({"never": None, "at-archive": 0.0}), types.Duration()),
+    ),
+    "archive.deleteTimelineAfter": To(
+        "policy.keeping.timeline_after_s", Either(OneOf({"never": None}), types.Duration())
+    ),
+    "archive.deleteSentAfter": To(
+        "policy.keeping.sent_after_s", Either(OneOf({"never": None}), types.Duration())
+    ),
+    "archive.sumUsageAfter": To(
+        "policy.keeping.usage_after_s", Either(OneOf({"never": None}), types.Duration())
     ),
     "archive.sweepSeconds": To("policy.keeping.sweep_s"),
     "archive.cleanupFirstSeconds": To("policy.keeping.cleanup_first_s"),
@@ -263,6 +277,7 @@ ROOT: Mapping[str, To] = {
     "worker.toolGrace": To("policy.work.tool_grace_s"),
     "worker.maxSessions": To("policy.work.sessions_max"),
     "worker.claimFirst": To("policy.work.claim_first"),
+    "worker.shares": To("policy.work.shares"),
     "database.url": To("database", Maybe(Secret())),
     "database.direct": To("database_direct", Maybe(Secret())),
     "database.schema": To("database_schema"),
@@ -272,7 +287,9 @@ ROOT: Mapping[str, To] = {
     "otel.every": To("otel.every_s"),
     "files.store": To("files.store"),
     "files.databaseMaxBytes": To("files.database_bytes_max"),
+    "files.sessionMaxBytes": To("files.session_bytes_max"),
     "headless": To("policy.is_headless"),
+    "schedules": To("schedules", Maybe(Named(Record(ScheduleSpec)))),
 }
 
 #: Records: what an object of a list, or under a name, becomes.
@@ -282,7 +299,9 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "id": To("id"),
         "model": To("model"),
         "thinking": To("thinking"),
+        "description": To("description"),
         "identity": To("identity", Plain.IDENTITY),
+        "instructions": To("instructions"),
         "workspace": To("workspace", Maybe(Plain.FOLDER)),
         "heartbeat": To("heartbeat"),
         "subagents": To("subagents"),
@@ -290,12 +309,37 @@ FORMS: Mapping[type, Mapping[str, To]] = {
         "network": To("network"),
         "tools": To("tools"),
         "models": To("models"),
+        "maxTurns": To("max_turns"),
+        "skills": To("skills"),
+    },
+    ScheduleSpec: {
+        "at": To("at"),
+        "every": To("every_s"),
+        "cron": To("cron"),
+        "timezone": To("timezone"),
+        "jitter": To("jitter_s"),
+        "missed": To("missed"),
+        "catchUp": To("catch_up"),
+        "overlap": To("overlap"),
+        "maxRuns": To("max_runs"),
+        "task": To("task"),
+        "session": To("session"),
+        "label": To("label"),
+        "agentId": To("agent_id"),
+        "model": To("model"),
+        "runTimeoutSeconds": To("run_timeout_s"),
+        "notifyParent": To("notify_parent"),
+        "runTokens": To("run_tokens"),
+        "runUsd": To("run_usd"),
+        "totalTokens": To("total_tokens"),
+        "totalUsd": To("total_usd"),
     },
     Delegation: {
         "allowAgents": To("allow_agents"),
         "model": To("model"),
         "thinking": To("thinking"),
         "requireAgentId": To("require_agent_id"),
+        "workspace": To("workspace"),
     },
     ToolPolicy: {"allow": To("allow"), "alsoAllow": To("also_allow"), "deny": To("deny")},
     Heartbeat: {
@@ -392,7 +436,13 @@ NEEDS_RESTART = (
     "hooks",
     "channels",
     "gateway.",
-    "worker.",
+    "worker.lease",
+    "worker.held",
+    "worker.tick",
+    "worker.stop",
+    "worker.toolGrace",
+    "worker.maxSessions",
+    "worker.claimFirst",
     "database",
     "otel.",
     "files.",

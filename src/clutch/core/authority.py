@@ -387,6 +387,8 @@ class AgentGrant:
     models: frozenset[str] | None = None
     sandbox: bool = False
     network: bool = True
+    #: A role, which is sandboxed whenever its parent is; other agents in that place are refused.
+    follows_parent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +425,8 @@ def root_rights(agent: AgentGrant) -> Rights:
 def child_rights(
     parent: Rights, target: AgentGrant, request: Request, policy: ToolPolicy
 ) -> Rights | NoSandbox:
-    if (parent.sandbox or request.sandbox) and not target.sandbox:
+    is_sandboxed = target.sandbox or (target.follows_parent and parent.sandbox)
+    if (parent.sandbox or request.sandbox) and not is_sandboxed:
         who = "the requester is sandboxed" if parent.sandbox else "sandbox is required"
         return NoSandbox(f"{who} and the target agent is not")
     depth = parent.depth + 1
@@ -438,7 +441,7 @@ def child_rights(
         depth_max=depth_max,
         tools=parent.tools.and_also(target.tools).and_also(asked).and_also(role_filter(child_role, policy)),
         models=parent.models | _lists(target.models) | _lists(request.models),
-        sandbox=target.sandbox,  # a parent or a request that needs one was refused above without it
+        sandbox=is_sandboxed,  # a parent or a request that needs one was refused above without it
         network=parent.network and target.network and request.network,
         read_only=parent.read_only or request.read_only,
     )

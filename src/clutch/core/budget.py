@@ -29,6 +29,7 @@ class BudgetKind(StrEnum):
     TASK = "task"
     ROOT = "root"
     DAY = "day"
+    SCHEDULE = "schedule"  #: all runs of a schedule together
 
 
 class CallState(IntEnum):

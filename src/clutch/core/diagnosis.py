@@ -55,6 +55,16 @@ class BlockingSession:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotLine:
+    """The line for the slots of a full lane, as a session in it sees it."""
+
+    share: str
+    working: int  #: sessions of its share that have a slot
+    urgent: int = 0  #: due sessions of its share with a higher priority
+    shares: tuple[str, ...] = ()  #: other shares with sessions that are due
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What the rows say about one task at one moment."""
 
@@ -74,6 +84,7 @@ class Facts:
     is_taken: bool = False  #: a run has read it and not answered yet
     lanes: Mapping[str, tuple[int, int]] | None = None  #: used and cap, by lane
     workers: int = 0  #: alive
+    line: SlotLine | None = None  #: that its own session waits in
     questions: tuple[str, ...] = ()  #: ids of what a person was asked
     plan_hash: str | None = None  #: of the plan that awaits a decision
 
@@ -90,6 +101,7 @@ class Blocker:
     plan_hash: str | None = None
     until: float | None = None
     slots: int | None = None  #: of a lane that is full
+    line: SlotLine | None = None
     is_served: bool = False  #: others are alive and will take it over
     crashes: int = 0  #: deaths of its process in which it was executing
 
@@ -159,7 +171,8 @@ def _to_be_worked_on(facts: Facts, room: BlockingSession | None) -> Blocker | No
         return None
     used, cap = (facts.lanes or {}).get(room.lane, (0, 1))
     if used >= cap:
-        return Blocker(Gate.LANE_FULL, facts.since, room, slots=cap)
+        line = facts.line if room == facts.own else None
+        return Blocker(Gate.LANE_FULL, facts.since, room, slots=cap, line=line)
     return Blocker(Gate.CRASHES, facts.since, room, crashes=room.suspected) if room.suspected else None
 
 

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     UNPARKED = "no longer waiting"  #: the reason of the wait
     RESTARTED = "grace cancelled"
     RESUMED = "resumed @step"  #: the number of the step
+    FILES_MISSING = "files missing"  #: their names; it resumed on another machine
     THAWED = "process was frozen for"  #: a duration
     CHILDREN_SETTLED = "children settled"
 

@@ -21,6 +21,8 @@ from clutch.core.agents import (
 from clutch.core.attachments import AttachmentRules
 from clutch.core.authority import AgentGrant, Peers, ToolPolicy, Visibility
 from clutch.core.compaction import ContextLimits
+from clutch.core.definitions import FileTrust
+from clutch.core.fair_share import ANY_SHARE, SHARE, WEIGHT_MAX
 from clutch.core.model import Hook, Lane, Outcome
 from clutch.core.text.tasks import RESULT_BYTES_MIN, PayloadMode
 from clutch.core.validation import above_zero, at_least, check, require
@@ -216,7 +218,7 @@ class Announcing:
     #: Random share of each delay, so that retries after an outage do not come all at once.
     jitter: float = 0.2
     until_s: float = 1800.0  #: Time spent on retries; then the result is a dead letter.
-    until_no_completion_s: float = 300.0  #: The same for a low-priority result.
+    until_no_completion_s: float = 300.0  #: The same for an optional result.
     #: Time a dead letter stays listed. 0 = until it is redelivered or discarded.
     dead_letter_days: float = 7.0
     send_timeout_s: float = 120.0  #: Time limit of one message to a channel.
@@ -259,11 +261,20 @@ class Work:
     held_s: float = 900.0  #: Time an external program that waits for a person is kept running.
     sessions_max: int = 1000  #: Sessions that one process runs at once.
     claim_first: int = 16  #: Sessions that a process claims first when it starts.
+    #: Weights of the shares (`share` of a spawn) that free slots are divided between. "*": each share without its own.
+    shares: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         check(self)
         above_zero(self, "lease_s", "tick_s")
         at_least(self, claim_first=1)
+        for share, weight in self.shares.items():
+            is_share = share == ANY_SHARE or SHARE.fullmatch(share) is not None
+            require("Work.shares", f"must name shares, e.g. tenant-a, or *: {share!r}", is_kept=is_share)
+            is_kept = 1 <= weight <= WEIGHT_MAX
+            require(
+                "Work.shares", f"must have weights from 1 to {WEIGHT_MAX}: {share}: {weight}", is_kept=is_kept
+            )
         require("Work.lanes", "must name main and subagent", is_kept=set(self.lanes) == set(Lane))
 
 
@@ -287,6 +298,9 @@ class OnOrphan(StrEnum):
     PRUNE = "prune"  #: ends so, without a notification
 
 
+DAY_S = 86_400.0  #: longer than any client repeats a request, or a collector of traces is away
+
+
 @dataclass(frozen=True, slots=True)
 class Keeping:
     """`archive.*` and `recovery.*`: how long what is over stays."""
@@ -294,6 +308,12 @@ class Keeping:
     archive_after_s: float = 3600.0  #: Time from delivery until a task leaves lists and quotas. 0 = never.
     #: Time from archiving until the transcript is deleted. None = never.
     transcript_after_s: float | None = None
+    #: Time from archiving until most entries of the timeline and failed deliveries are deleted. None = never.
+    timeline_after_s: float | None = None
+    #: Age at which messages that were sent to channels and hooks are deleted; results stay. None = never.
+    sent_after_s: float | None = None
+    #: Age at which model calls are added up, per session, model and quarter of an hour. None = never.
+    usage_after_s: float | None = None
     sweep_s: float = 60.0  #: Time between two cleanup sweeps.
     cleanup_first_s: float = 60.0  #: Delay before a failed cleanup is retried; doubled each time.
     cleanup_max_s: float = 3600.0  #: Longest delay of a cleanup retry.
@@ -303,6 +323,10 @@ class Keeping:
     def __post_init__(self) -> None:
         check(self)
         above_zero(self, "sweep_s", "cleanup_first_s")
+        if self.sent_after_s is not None:
+            at_least(self, sent_after_s=DAY_S)
+        if self.usage_after_s is not None:
+            at_least(self, usage_after_s=DAY_S)
 
     def cleanup_delay_s(self, failed: int) -> float:
         """Return how long to wait after so many failed cleanups."""
@@ -403,7 +427,11 @@ class Policy:
     history: HistoryLimits = field(default_factory=HistoryLimits)
     #: Agents that differ from the defaults, each with an id.
     agents: Mapping[str, Agent] = field(default_factory=lambda: NO_AGENTS)
+    #: Agents that files define: parts that an agent's subagents play, with at most the rights of that agent.
+    roles: Mapping[str, Agent] = field(default_factory=lambda: NO_AGENTS)
     defaults: AgentDefaults = field(default_factory=AgentDefaults)
+    #: Agent files and skills in the workspace: used once a person has approved them, trusted as they are, or not read.
+    file_trust: FileTrust = FileTrust.ASK
     list_recent_s: float = 1800.0  #: Lists show tasks that ended within this time.
     notify: frozenset[Notify] = frozenset(Notify)  #: Events of which the terminal and the desktop notify you.
     hooks: frozenset[Hook] = frozenset()  #: those that have a listener; the others cost nothing
@@ -416,16 +444,21 @@ class Policy:
             require("Policy.agents", f"{agent_id!r} is the agent {agent.id!r}", is_kept=agent_id == agent.id)
 
     def agent(self, agent_id: str) -> Agent:
-        """One that is not listed has the defaults and nothing else."""
-        return self.agents.get(agent_id) or unlisted(agent_id)
+        """The config comes before a file. One that neither defines has the defaults and nothing else."""
+        return self.agents.get(agent_id) or self.roles.get(agent_id) or unlisted(agent_id)
+
+    def is_role(self, agent_id: str) -> bool:
+        """Return whether a file defines this agent, and not the config."""
+        return agent_id in self.roles and agent_id not in self.agents
 
     def limits_of(self, agent_id: str) -> Limits:
-        """For what this agent spawns: its own lists come before those of the defaults."""
+        """For what this agent spawns: its own lists come before those of the defaults. Where no list names an agent,
+        it may spawn roles: they have no right that a child of its own would not have."""
         own = self.agent(agent_id).subagents
-        if not own.allow_agents and own.require_agent_id is None:
+        allowed = own.allow_agents or self.limits.allow_agents or frozenset(self.roles)
+        if allowed == self.limits.allow_agents and own.require_agent_id is None:
             return self.limits
         required = self.limits.require_agent_id if own.require_agent_id is None else own.require_agent_id
-        allowed = own.allow_agents or self.limits.allow_agents
         return replace(self.limits, allow_agents=allowed, require_agent_id=required)
 
     def model_of(self, agent_id: str) -> str:
@@ -453,8 +486,18 @@ class Policy:
         agent = self.agent(agent_id)
         is_sandboxed = self.defaults.sandbox if agent.sandbox is None else agent.sandbox
         return AgentGrant(
-            self.limits.depth_max, agent.tools.filter, agent.models, is_sandboxed, agent.network
+            self.limits.depth_max,
+            agent.tools.filter,
+            agent.models,
+            is_sandboxed,
+            agent.network,
+            follows_parent=self.is_role(agent_id),
         )
+
+    def steps_max(self, agent_id: str) -> int:
+        """Return how many model calls one run of this agent may make. An agent can only lower the common limit."""
+        own = self.agent(agent_id).max_turns
+        return self.life.steps_max if own is None else min(own, self.life.steps_max)
 
 
 def with_concurrency(policy: Policy, children: int) -> Policy:

@@ -17,6 +17,7 @@ from clutch.core import attachments, ids
 from clutch.core.agents import MAIN
 from clutch.core.attachments import Attachment
 from clutch.core.authority import canonical
+from clutch.core.fair_share import PRIORITIES, RANKS, Priority, Queue
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import DEPTH_MAX, Limits, Policy
 from clutch.errors import InvalidInput
@@ -74,6 +75,8 @@ class SpawnRequest:
     attachments: tuple[Attachment, ...] = field(default=(), repr=False)
     mode: Mode = Mode.RUN
     thread: bool = False  #: a thread of a channel is bound to it
+    share: str | None = None  #: that its slot belongs to
+    priority: Priority | None = None  #: inside its share
     dry_run: bool = False  #: says what would be accepted, and writes nothing
     idempotency_key: str | None = None
     digest: str = ""  #: of the whole request, if the caller chose the key and may use it again
@@ -226,6 +229,7 @@ def counting(census: SpawnCounts, more: int = 1) -> SpawnCounts:
 #                       → defaults for subagents → the caller's, if the same agent → agent's own → defaults
 #     time              spawn → defaults for subagents → none
 #     directory         the caller's; another agent's own
+#     a role            the same, but its own model before that of the defaults, and else all as its caller has it
 #
 # `check` finds what is wrong with a request before anything is counted or written; `settled` fills in what depends on
 # the policy alone; `terms` chooses for one caller, under its lock. Every surface goes through all three.
@@ -306,7 +310,13 @@ _NOT_DIGESTED = frozenset({"idempotency_key", "notify_parent"})
 
 
 def known_agents(policy: Policy) -> frozenset[str]:
-    return frozenset({*policy.agents, MAIN})
+    return frozenset({*policy.agents, *policy.roles, MAIN})
+
+
+def spawnable(policy: Policy, agent_id: str) -> frozenset[str]:
+    """The other agents that this one may spawn: allowed, and defined in the config or a file."""
+    allowed, known = policy.limits_of(agent_id).allow_agents, frozenset({*policy.agents, *policy.roles})
+    return (known if "*" in allowed else known & allowed) - {agent_id}
 
 
 def settled(request: SpawnRequest, policy: Policy) -> SpawnRequest:
@@ -314,11 +324,33 @@ def settled(request: SpawnRequest, policy: Policy) -> SpawnRequest:
     defaults, changes = policy.defaults.subagents, dict[str, Any]()
     if request.run_timeout_s is None and defaults.run_timeout_s:
         changes["run_timeout_s"] = defaults.run_timeout_s
-    if request.workspace is None and defaults.workspace is not Workspace.INHERIT:
-        changes["workspace"] = defaults.workspace
+    own = None if request.agent_id is None else policy.agent(request.agent_id).subagents.workspace
+    if request.workspace is None and (own or defaults.workspace) is not Workspace.INHERIT:
+        changes["workspace"] = own or defaults.workspace
     if request.cleanup is not CleanupPolicy.KEEP and (request.plan_mode or request.mode is Mode.SESSION):
         changes["cleanup"] = CleanupPolicy.KEEP
     return replace(request, **changes) if changes else request
+
+
+def queue_of(request: SpawnRequest, caller: Queue, *, is_agent: bool) -> Queue | SpawnRefusal:
+    """Return the share and priority of a child, by default those of its parent.
+
+    An agent takes slots from no other share and lets no child overtake what is as urgent as itself: only programs and
+    users choose another share or a higher priority."""
+    share = request.share or caller.share
+    rank = caller.rank if request.priority is None else RANKS[request.priority]
+    if is_agent and share != caller.share:
+        return SpawnRefusal(
+            f"share {share!r} is not that of this session, {caller.share!r}: leave share out; programs choose it",
+            {"key": "share"},
+        )
+    if is_agent and rank < caller.rank:
+        return SpawnRefusal(
+            f"priority {PRIORITIES[rank]} is above that of this session, {PRIORITIES[caller.rank]}: leave priority out,"
+            " or choose a lower one",
+            {"key": "priority"},
+        )
+    return Queue(rank, share)
 
 
 def terms(request: SpawnRequest, agent_id: str, caller: Spawner, policy: Policy) -> Terms:
@@ -329,6 +361,11 @@ def terms(request: SpawnRequest, agent_id: str, caller: Spawner, policy: Policy)
         model = request.model or own.model or common.model or caller.model or agent.model
         thinking = request.thinking or own.thinking or common.thinking or caller.thinking or agent.thinking
         directory = caller.workspace
+    elif policy.is_role(agent_id):
+        player = policy.agent(caller.agent_id)
+        model = request.model or agent.model or common.model or caller.model or player.model
+        thinking = request.thinking or agent.thinking or common.thinking or caller.thinking or player.thinking
+        directory = caller.workspace or policy.workspace_of(caller.agent_id)
     else:
         model = request.model or own.model or agent.model or common.model
         thinking = request.thinking or own.thinking or agent.thinking or common.thinking

@@ -16,6 +16,7 @@ from typing import Any, assert_never
 from clutch.core import messages
 from clutch.core.attachments import StoredFile
 from clutch.core.budget import Budget
+from clutch.core.fair_share import Priority
 from clutch.core.messages import Answer, Entry, Input, Results, Summary
 from clutch.core.model import Delivery, Outcome, Path, Phase, Reason, Task, reason_text
 from clutch.core.questions import QuestionKind
@@ -226,6 +227,8 @@ class TaskView:
     resumes: int = 0
     parked_until: float | None = None
     model_requested: str | None = None
+    share: str | None = None  #: None: the default share
+    priority: Priority = Priority.NORMAL
     model: str | None = None  #: that answered last, by its own name
     current_tool: CurrentTool | None = None
     own: Tally = NOTHING_USED

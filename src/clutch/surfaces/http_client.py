@@ -134,6 +134,10 @@ def item_path(target: str) -> str:
     return _path("/v1/inbox", target)
 
 
+def schedule_path(name: str, *rest: str) -> str:
+    return _path("/v1/schedules", name, *rest)
+
+
 def session_path(target: str, *rest: str) -> str:
     return _path("/v1/sessions", target, *rest)
 

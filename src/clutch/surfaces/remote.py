@@ -266,6 +266,12 @@ class RemoteBackend:
                     place = (of["runId"], of["sessionKey"], said["seq"])
                     yield Event(name, said["taskId"], _data(name, said), *place)
 
+    async def schedules(self) -> Object:
+        return dict(await self._get("/v1/schedules"))
+
+    async def schedule(self, name: str) -> Object:
+        return dict(await self._get(f"/v1/schedules/{quote(name, safe='')}"))
+
     async def inbox(self) -> list[Question]:
         return [question_of(item) for item in (await self._get("/v1/inbox"))["items"]]
 

@@ -28,6 +28,15 @@ class PassThroughDatabase:
         """Run a transaction that only reads."""
         return await self._db.read(fn, *args, **kwargs)
 
+    async def urgent(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run one statement that waits for no other transaction."""
+        return await self._db.urgent(fn, *args, **kwargs)
+
+    @property
+    def is_hearing(self) -> bool:
+        """Return whether hints of other processes arrive."""
+        return self._db.is_hearing
+
     def listen(self, callback: Listener) -> None:
         """Call the function after every commit with its hints."""
         self._db.listen(callback)

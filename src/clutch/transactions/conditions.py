@@ -36,6 +36,10 @@ IS_WORKING = f"{IS_UNTOLD} AND phase <> 'announcing'"
 IS_OPEN, IS_ANSWERED, IS_DEAD, IS_VOID = map(is_in, LetterState)
 
 
+#: On transcript entries: not of a deleted session whose long transcript is not deleted to its end.
+IS_WHOLE = "session_id NOT IN (SELECT id FROM sessions WHERE deleted_at IS NOT NULL AND head > 0)"
+
+
 def open_question(tasks: str) -> str:
     """Kind and body of the first question that the user has not answered. Approvals come first: their kind sorts before
     the others. A task that asks nothing costs nothing. `tasks`: what the query calls that table."""
@@ -58,8 +62,11 @@ def wait_columns(tasks: str) -> str:
 
 def worked(tasks: str) -> str:
     """How long a task was at work, from its timeline: not while it waited, was paused, or had ended before it went
-    on. While it is, the sum lacks the present moment. `tasks`: what the query calls that table."""
+    on. While it is, the sum lacks the present moment. `tasks`: what the query calls that table.
+
+    Nothing of a timeline whose beginning was deleted: what is left of it makes no sum."""
     return (
         "(SELECT SUM(CASE WHEN e.from_phase = 'running' THEN e.at ELSE -e.at END) FROM events e"  # noqa: S608
-        f" WHERE e.task_id = {tasks}.id AND (e.from_phase = 'running') <> (e.to_phase = 'running'))"
+        f" WHERE e.task_id = {tasks}.id AND (e.from_phase = 'running') <> (e.to_phase = 'running')"
+        f" AND EXISTS (SELECT 1 FROM events f WHERE f.task_id = {tasks}.id AND f.seq = 1))"
     )

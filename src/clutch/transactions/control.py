@@ -352,12 +352,16 @@ def stop(now: float, policy: Policy, session_id: int, reason: str, actor: str) -
         return StopReport(
             session_id in report.stopped, tuple(one for one in report.stopped if one != session_id)
         )
+    stopped = yield from stop_below(now, policy, session_id, reason, actor)
+    own_run = yield from fall_silent(now, policy, session)
+    return StopReport(own_run, stopped)
+
+
+def stop_below(now: float, policy: Policy, session_id: int, reason: str, actor: str) -> Tx[tuple[int, ...]]:
     below = yield from sessions.lock_below(session_id)
     numbers = [one.id for one in below]
     yield from tasks.skip_letters(now, policy, [session_id, *numbers], numbers, actor, stays=session_id)
-    stopped = yield from tasks.kill_all(now, policy, below, reason, actor)
-    own_run = yield from _fall_silent(now, policy, session)
-    return StopReport(own_run, tuple(stopped))
+    return tuple((yield from tasks.kill_all(now, policy, below, reason, actor)))
 
 
 def halt(now: float, policy: Policy, session_id: int, actor: str) -> Tx[bool]:
@@ -374,7 +378,7 @@ def halt(now: float, policy: Policy, session_id: int, actor: str) -> Tx[bool]:
     return True
 
 
-def _fall_silent(now: float, policy: Policy, session: SessionRow) -> Tx[bool]:
+def fall_silent(now: float, policy: Policy, session: SessionRow) -> Tx[bool]:
     """What it had read and not answered is over, and is never taken up again."""
     has_run = session.run_id is not None
     if has_run or session.owner is not None:

@@ -13,6 +13,7 @@ from clutch.store.transaction import ManyRows, Tx
 from clutch.transactions import sessions
 
 KEPT_S = 24 * 3600.0  # longer than any client repeats a request by itself
+LEAVING_MAX = 100  # old answers that one new answer deletes: more than come, few enough for its commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ def exchange(now: float, key: str, body: str) -> Tx[None]:
 def keep(now: float, key: str, request: str, status: int, body: str) -> Tx[Kept]:
     """Return what is kept under the key: the first answer stays, which another gateway may have written since.
     Answers that are too old leave."""
-    yield "DELETE FROM replies WHERE at <= ?", (now - KEPT_S,)
+    yield (
+        "DELETE FROM replies WHERE key = ? AND at <= ? OR key IN (SELECT key FROM replies WHERE at <= ?"
+        " ORDER BY at LIMIT ?)",
+        (key, now - KEPT_S, now - KEPT_S, LEAVING_MAX),
+    )
     yield (
         "INSERT INTO replies(key, request, status, body, at) VALUES(?, ?, ?, ?, ?) ON CONFLICT(key) DO NOTHING",
         (key, request, status, body, now),

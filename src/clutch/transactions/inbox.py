@@ -400,6 +400,15 @@ def void_notes(session_id: int) -> Tx[None]:
     yield f"{move(_OPEN, to=_VOID)} AND session_id = ? AND kind = 'note'", (session_id,)
 
 
+def is_taken(idem: str) -> Tx[bool]:
+    return bool((yield "SELECT 1 FROM inbox WHERE idem = ? AND taken_run IS NOT NULL", (idem,)))
+
+
+def void_unread(idem: str) -> Tx[bool]:
+    """A message that its sender takes back before a turn has read it. False: one has, or it was before."""
+    return bool((yield f"{move(_OPEN, to=_VOID)} AND idem = ? AND taken_run IS NULL RETURNING id", (idem,)))
+
+
 def void_own(session: SessionRow) -> Tx[None]:
     """Messages to a closed session itself, and silent results. The others move up."""
     own = "(kind NOT IN ('announce', 'plan') OR silent = 1)"
@@ -468,6 +477,19 @@ def redrive(now: float, task_id: int, generation: int) -> Tx[None]:
     )
     for (session_id,) in rows:
         yield HINT, ("mail", session_id)
+
+
+#: Of a delivery `d`: an attempt that failed, or why there was none. Traces and views need those that succeeded.
+IS_TRIMMABLE = f"d.outcome NOT IN ('{Delivery.DELIVERED}', '{Delivery.UNSURE}')"
+
+
+def trim_deliveries(task_ids: Sequence[int], count_max: int) -> Tx[None]:
+    """Delete the oldest attempts that did not succeed."""
+    rows = yield (
+        f"SELECT d.id FROM deliveries d WHERE d.task_id {{any}} AND {IS_TRIMMABLE} ORDER BY d.id LIMIT ?",  # noqa: S608
+        (list(task_ids), count_max),
+    )
+    yield "DELETE FROM deliveries WHERE id {any}", ([row[0] for row in rows],)
 
 
 def forget(session_id: int) -> Tx[None]:

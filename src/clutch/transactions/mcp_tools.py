@@ -71,7 +71,7 @@ def ask_pin(
 def answer_pin(
     now: float, question_id: int, decision: Decision, text: str, seen_hash: str, *, actor: str
 ) -> Tx[int]:
-    """Approved: every process offers it from its next turn on."""
+    """Of a tool or a file. Approved: every process offers it from its next turn on."""
     yield from _change()
     rows = yield "SELECT body, hash FROM questions WHERE id = ? AND session_id = ?", (question_id, NO_SESSION)
     if not rows:
@@ -83,7 +83,8 @@ def answer_pin(
         raise UnknownQuestion()
     if decision is Decision.APPROVE:
         asked = json.loads(body)
-        yield _APPROVE, (asked["mcpServer"], asked["mcpTool"], canonical(asked["after"]))
+        if "mcpServer" in asked:  # a file has no other record than the answered question
+            yield _APPROVE, (asked["mcpServer"], asked["mcpTool"], canonical(asked["after"]))
     return NO_SESSION
 
 
@@ -102,7 +103,7 @@ def _asked(server: str) -> Tx[tuple[dict[str, int], dict[str, tuple[int, str]]]]
     still_open, rejected = {}, {}
     for number, seen, body, answered_at in rows:
         asked = json.loads(body)
-        if asked["mcpServer"] != server:
+        if asked.get("mcpServer") != server:
             continue
         if answered_at is None:
             still_open[body] = number

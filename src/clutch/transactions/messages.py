@@ -1,4 +1,5 @@
-"""Messages to a session: steer replaces what a child does, send adds to it, decide and answer reply to it."""
+"""Messages to a session: steer replaces what a child does, send adds to it, decide and answer reply to it, cancel takes
+one back."""
 
 from __future__ import annotations
 
@@ -16,7 +17,18 @@ from clutch.core.policy import Policy
 from clutch.core.questions import Decision, OpenItem, QuestionKind, check
 from clutch.errors import Forbidden, NotFound, RateLimited
 from clutch.store.transaction import Tx
-from clutch.transactions import authority, control, inbox, questions, runs, sessions, tasks, usage, wake
+from clutch.transactions import (
+    authority,
+    control,
+    inbox,
+    outbox,
+    questions,
+    runs,
+    sessions,
+    tasks,
+    usage,
+    wake,
+)
 from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.control import (
     AlreadyFinished,
@@ -28,6 +40,7 @@ from clutch.transactions.control import (
     refusal,
 )
 from clutch.transactions.questions import UnknownQuestion
+from clutch.transactions.read import answers
 from clutch.transactions.sessions import SessionRow
 
 APPROVED, REJECTED = "APPROVED:", "REJECTED:"
@@ -395,3 +408,24 @@ def _lose(now: float, policy: Policy, session: SessionRow, thread: Route, actor:
     if session.is_task and not session.bound:
         yield from tasks.record(now, policy, session, ev.SessionEnded(now, UNFOCUSED), actor)
         yield from sessions.save(now, policy, session)
+
+
+def cancel(now: float, policy: Policy, session_id: int, letter: str, actor: str) -> Tx[tuple[int, ...]]:
+    """Cancel a user's message: no turn reads it, or the turn that answers it stops with all tasks below the session.
+
+    Returns the sessions whose turns were cut. A second call finishes what a crash left of the first."""
+    session = yield from sessions.lock(session_id)
+    if session is None:
+        raise NotFound(f"there is no session {session_id}")
+    if (yield from answers.answer_to(now, letter)) is not None:
+        return ()  # the answer came first: what works now is for later messages
+    yield from outbox.cancelled(now, session_id, letter)
+    if (yield from inbox.void_unread(letter)) and session.owner is None:
+        yield from sessions.reschedule(now, policy, session)
+    if not (yield from inbox.is_taken(letter)):
+        return ()
+    stopped = yield from control.stop_below(now, policy, session_id, "cancelled", actor)
+    if session.run_id is None or not (yield from answers.answers(now, letter, session.run_id)):
+        return stopped  # the turn that is open answers another message
+    yield from control.fall_silent(now, policy, session)
+    return (session_id, *stopped)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from clutch.core import authority, delivery, fair_share
+from clutch.core import authority, delivery
 from clutch.core.delivery import due
-from clutch.core.fair_share import DueSession
 from clutch.core.model import (
     NO_MAIL,
     Mail,
@@ -24,8 +23,6 @@ from clutch.core.policy import Policy
 from clutch.errors import ClutchError
 from clutch.store.transaction import HINT, ManyRows, Row, Statement, Tx
 from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, IS_WORKING
-
-Condition: TypeAlias = tuple[str, Any]  #: on sessions, and its parameter
 
 
 class Stale(ClutchError):
@@ -51,7 +48,7 @@ _LOCK_AT_STEP = (
     " FROM sessions WHERE id = ? {lock}"
 )
 _LOCK_PARENT = (
-    f"SELECT {_COLUMNS}, rights, thinking, workspace,"  # noqa: S608 (as above)
+    f"SELECT {_COLUMNS}, rights, thinking, workspace, share, priority,"  # noqa: S608 (as above)
     " (SELECT r.route FROM runs r WHERE r.id = sessions.run_id),"
     " (SELECT t.plan FROM tasks t WHERE t.id = sessions.id) FROM sessions WHERE id = ? {lock}"
 )
@@ -103,6 +100,8 @@ class ParentRow(SessionRow):
     rights: str
     thinking: str | None
     workspace: str | None
+    share: str
+    priority: int  #: `core.fair_share.RANKS`
     turn_route: (
         str | None
     )  #: where the reply of its turn goes; None: no turn is open, or its reply goes nowhere
@@ -318,7 +317,8 @@ def untold(session_id: int) -> Tx[int]:
 def insert_children(rows: ManyRows) -> Tx[None]:
     yield (
         "INSERT INTO sessions(id, key, agent_id, parent_id, root_id, depth, lane, role, is_task, rights, route, model,"
-        " thinking, workspace, purses, due, created_at) VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " thinking, workspace, purses, due, created_at, share, priority)"
+        " VALUES(?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
 
@@ -345,7 +345,18 @@ def insert_adopted(row: Row) -> Tx[None]:
 
 #: Columns on which neither the owner nor the due time depends.
 Column: TypeAlias = Literal[
-    "bound", "compact_at", "head", "heartbeat_at", "history", "key", "model", "queue", "route", "workspace"
+    "bound",
+    "compact_at",
+    "head",
+    "heartbeat_at",
+    "history",
+    "key",
+    "model",
+    "place",
+    "queue",
+    "route",
+    "saved",
+    "workspace",
 ]
 
 
@@ -373,60 +384,6 @@ def mark_deleted(now: float, session_id: int) -> Tx[None]:
 def delete(session_id: int) -> Tx[None]:
     """Of a spawn that is undone. Other sessions keep their row: it holds the tree together."""
     yield "DELETE FROM sessions WHERE id = ?", (session_id,)
-
-
-def first_due(
-    now: float, lane: str, count: int, only: Condition | None = None, root_id: int | None = None
-) -> Tx[list[DueSession]]:
-    """The sessions that have waited longest in a lane, of all roots or of one. `only`: a further condition on them."""
-    condition, *chosen = only or ("",)
-    root, *known = ("",) if root_id is None else ("AND root_id = ?", root_id)
-    rows = yield (
-        f"SELECT due, id, root_id FROM sessions WHERE lane = ? {root} AND owner IS NULL AND due <= ?"  # noqa: S608
-        f" {condition} ORDER BY due, id LIMIT ?",
-        (lane, *known, now, *chosen, count),
-    )
-    return [DueSession(*row) for row in rows]
-
-
-def roots_due(now: float, lane: str, count: int) -> Tx[list[int]]:
-    """Roots with a session that is due: as many probes of the index as there are roots, up to a count."""
-    waiting = "FROM sessions WHERE lane = ? AND owner IS NULL AND due IS NOT NULL"
-    rows = yield (
-        f"WITH RECURSIVE roots(id, place) AS (SELECT (SELECT MIN(root_id) {waiting}), 1 UNION ALL"  # noqa: S608
-        f" SELECT (SELECT MIN(root_id) {waiting} AND root_id > roots.id), place + 1 FROM roots"
-        " WHERE roots.id IS NOT NULL AND place < ?) SELECT id FROM roots WHERE id IS NOT NULL"
-        f" AND EXISTS (SELECT 1 {waiting} AND root_id = roots.id AND due <= ?) ORDER BY id",
-        (lane, lane, count, lane, now),
-    )
-    return [row[0] for row in rows]
-
-
-ROOTS_MAX = 64  # that one claim compares; a session behind them goes when it is among the oldest
-
-
-def choose(now: float, lane: str, free: int, only: Condition | None) -> Tx[list[DueSession]]:
-    """The sessions that go first (`core.fair_share`), found without reading all that wait."""
-    seen_max = 2 * free + 16
-    waiting = yield from first_due(now, lane, seen_max, only)
-    if len(waiting) <= free:
-        return waiting
-    working: dict[int, int] = dict(
-        (
-            yield (
-                "SELECT root_id, COUNT(*) FROM sessions WHERE lane = ? AND owner IS NOT NULL GROUP BY root_id",
-                (lane,),
-            )
-        )
-    )
-    if len(waiting) == seen_max and not fair_share.is_settled(waiting, working, free):
-        # The oldest are mostly of one root: others may stand behind them.
-        roots = yield from roots_due(now, lane, ROOTS_MAX)
-        least = sorted(roots, key=lambda root: (working.get(root, 0), root))[:free]
-        each = min(free, 2 * -(-free // max(1, len(least))))
-        for root in least if len(roots) > 1 else ():
-            waiting += yield from first_due(now, lane, each, only, root)
-    return fair_share.in_order(waiting, working)[:free]
 
 
 def claim(now: float, worker_id: int, session_ids: Sequence[int]) -> Tx[Sequence[Row]]:

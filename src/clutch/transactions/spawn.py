@@ -17,10 +17,12 @@ from clutch.core import budget, compaction, ids, messages
 from clutch.core import spawn as spawn_rules
 from clutch.core.budget import BudgetKind
 from clutch.core.events import Admitted, Reserved, Transition
+from clutch.core.fair_share import Queue
 from clutch.core.lifecycle import step
 from clutch.core.messages import Message
 from clutch.core.model import Lane, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
 from clutch.core.policy import Limits, Policy
+from clutch.core.schedule import origin
 from clutch.core.spawn import Context, SpawnCounts, Spawner, SpawnRefusal, SpawnRequest, Terms
 from clutch.core.text import prompts
 from clutch.store.transaction import HINT, ManyRows, Row, Tx
@@ -115,6 +117,7 @@ class NewChild(NamedTuple):
     key: str
     rights: authority_rules.Rights
     terms: Terms
+    queue: Queue
     born: Transition
     forked: Sequence[Message] | None = None  #: what its transcript begins with
     purse: tuple[int | None, Decimal | None] | None = None  #: limits of a budget of its own
@@ -122,9 +125,18 @@ class NewChild(NamedTuple):
 
 
 def decide(
-    now: float, policy: Policy, parent: ParentRow, order: ChildRequest, admitted: spawn_rules.SpawnAdmission
+    now: float,
+    policy: Policy,
+    parent: ParentRow,
+    order: ChildRequest,
+    admitted: spawn_rules.SpawnAdmission,
+    *,
+    is_agent: bool,
 ) -> Tx[NewChild | SpawnRefusal]:
     request, agent_id = order.request, admitted.agent_id
+    queue = spawn_rules.queue_of(request, Queue(parent.priority, parent.share), is_agent=is_agent)
+    if isinstance(queue, SpawnRefusal):
+        return queue
     asked = authority_rules.Request(
         request.tools, sandbox=request.needs_sandbox, read_only=parent.plan == Plan.DRAFTING
     )
@@ -139,7 +151,7 @@ def decide(
     key = str(ids.subagent_key(agent_id, order.uuid))
     event = Reserved(now) if request.has_side_work else Admitted(now)
     born = step(_task(parent, order), event, policy)
-    return (yield from _equipped(policy, parent, NewChild(order, admitted, key, rights, terms, born)))
+    return (yield from _equipped(policy, parent, NewChild(order, admitted, key, rights, terms, queue, born)))
 
 
 def _refused(
@@ -281,7 +293,7 @@ def _session_row(now: float, parent: ParentRow, child: NewChild, purses: str) ->
         child.order.child_id, child.key, child.admitted.agent_id, parent.id, parent.root_id, child.admitted.depth,
         Lane.SUBAGENT.value, child.rights.role.value, authority_rules.to_text(child.rights), parent.captured_route,
         child.terms.model, child.terms.thinking, child.terms.directory, purses,
-        None if request.has_side_work else now, now,
+        None if request.has_side_work else now, now, child.queue.share, child.queue.rank,
     )  # fmt: skip
 
 
@@ -329,8 +341,11 @@ def _listed(request: SpawnRequest) -> tuple[tuple[str, int, str], ...]:
 
 
 def _event_rows(now: float, child: NewChild) -> list[Row]:
-    born = child.born
-    return tasks.event_rows(now, Task(born.task.id, born.task.requester_id), born.moves, "clutch")
+    born, slot = child.born, origin(child.order.idem)
+    moves = born.moves
+    if slot is not None:
+        moves = (moves[0]._replace(detail=f"schedule {slot[0]}, slot {slot[1]}"), *moves[1:])
+    return tasks.event_rows(now, Task(born.task.id, born.task.requester_id), moves, "clutch")
 
 
 def _first_message(child: NewChild) -> tuple[int, str]:
@@ -365,13 +380,17 @@ def spawn(
     orders: Sequence[ChildRequest],
     *,
     fence: int | None = None,
+    budgets: str = "",
 ) -> Tx[list[Accepted | SpawnRefusal]]:
-    """`fence`: the caller's run; None when a person or a program spawns in the session's name."""
+    """`fence`: the caller's run; None when a person or a program spawns in the session's name. `budgets`: what these
+    children draw on beside the budgets of the session."""
     if root_id != session_id:
         yield from sessions.lock(root_id)
     parent = yield from sessions.lock_parent(session_id)
     if parent is None or (fence is not None and (parent.owner is None or parent.fence != fence)):
         raise sessions.stale(session_id)
+    if budgets:
+        parent = replace(parent, purses=f"{parent.purses} {budgets}".strip())
     limits = policy.limits_of(parent.agent_id)
     idems = [order.idem for order in orders]
     counted = yield from count(parent, limits, spawn_rules.known_agents(policy), idems)
@@ -387,7 +406,7 @@ def spawn(
         verdict: spawn_rules.SpawnAdmission | NewChild | SpawnRefusal
         verdict = spawn_rules.admit(order.request, spawn_rules.counting(counted, len(children)), limits)
         if isinstance(verdict, spawn_rules.SpawnAdmission):
-            verdict = yield from decide(now, policy, parent, order, verdict)
+            verdict = yield from decide(now, policy, parent, order, verdict, is_agent=fence is not None)
         if isinstance(verdict, SpawnRefusal):
             answers.append(verdict)
             continue

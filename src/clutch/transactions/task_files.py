@@ -22,9 +22,15 @@ from clutch.transactions.retention import forget
 
 
 def ready(
-    now: float, policy: Policy, task_id: int, workspace: str | None, thread: Route | None = None
+    now: float,
+    policy: Policy,
+    task_id: int,
+    workspace: str | None,
+    thread: Route | None = None,
+    *,
+    place: str | None = None,
 ) -> Tx[bool]:
-    """`workspace`, `thread`: its own, if it has one. Raises ThreadTaken.
+    """`workspace`, `thread`: its own, if it has one. `place`: where its files lie. Raises ThreadTaken.
 
     False: it was undone or killed meanwhile, and nothing of it is wanted."""
     session = yield from sessions.lock_parent(task_id)
@@ -41,6 +47,8 @@ def ready(
     first = prompts.first_message(words, session.depth, depth_max, names)
     if workspace is not None:
         yield from sessions.set_column(task_id, "workspace", workspace)
+    if place is not None and (workspace is not None or names):
+        yield from sessions.set_column(task_id, "place", place)
     yield from inbox.insert(now, task_id, f"task:{task_id}", LetterKind.TASK, first)
     yield from tasks.record(now, policy, session, ev.Admitted(now))
     yield from sessions.save(now, policy, session)
@@ -134,6 +142,22 @@ def unwanted_results(now: float, session_ids: Sequence[int]) -> Tx[list[int]]:
     return sorted(row[0] for row in rows)
 
 
+def unwanted_saved(now: float) -> Tx[list[int]]:
+    """Return sessions that are deleted or archived, and of which files are still stored."""
+    del now
+    rows = yield (
+        "SELECT s.id FROM sessions s LEFT JOIN tasks t ON t.id = s.id WHERE s.saved IS NOT NULL"
+        " AND (s.deleted_at IS NOT NULL OR t.archived_at IS NOT NULL) ORDER BY s.id LIMIT ?",
+        (UNWANTED_MAX,),
+    )
+    return [row[0] for row in rows]
+
+
+def forget_saved(now: float, session_id: int) -> Tx[None]:
+    del now
+    yield from sessions.set_column(session_id, "saved", None)
+
+
 def unwanted_files(now: float, found: Sequence[FileVersion]) -> Tx[list[FileVersion]]:
     """The spawn was undone, or the task was killed or lost, or it is archived, or its session was deleted; or it
     works again, with another file version."""
@@ -173,6 +197,7 @@ def _known_but(task_ids: Sequence[int], kept: set[int]) -> Tx[list[int]]:
 # everything is done again without harm.
 
 ERROR_CHARS_MAX = 200
+UNWANTED_MAX = 200  # sessions whose stored files one sweep deletes; the next one finds the rest
 
 _AWAITING = (
     "SELECT outcome, delivery, started_at, spec, shelf, generation FROM tasks WHERE id = ?"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import compress
 from operator import is_not
-from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, assert_never
 
 from clutch.core import events as ev
 from clutch.core import events as fx
@@ -398,6 +398,31 @@ def stop(now: float, policy: Policy, session: SessionRow, reason: str) -> Tx[Non
     session.owner = None
     session.fence += 1
     yield HINT, ("supersede" if reason == SUPERSEDED else "stop", session.id, session.fence)
+
+
+#: Entries that outlive the others: what is counted of a task (its restarts), and why others may be missing before them.
+_KEPT_REASONS: Final = ", ".join(
+    f"'{reason}'"
+    for reason in (
+        Reason.RESUMED, Reason.RETRY, Reason.CONTINUE, Reason.RESTARTED, Reason.ARCHIVED, Reason.DELETED,
+    )
+)  # fmt: skip
+#: Of an event `e` of a task `t`. The last entry stays, too: it says where the row stands.
+IS_TRIMMABLE: Final = f"e.seq < t.seq AND e.reason NOT IN ({_KEPT_REASONS})"
+
+
+def trim(task_ids: Sequence[int], count_max: int) -> Tx[None]:
+    """Delete the oldest entries of these timelines, by key: PostgreSQL would read the whole table for a subquery."""
+    rows = yield (
+        "SELECT e.task_id, e.seq FROM events e JOIN tasks t ON t.id = e.task_id"  # noqa: S608 (constant words)
+        f" WHERE e.task_id {{any}} AND {IS_TRIMMABLE} ORDER BY e.task_id, e.seq LIMIT ?",
+        (list(task_ids), count_max),
+    )
+    last = {row[0]: row[1] for row in rows}
+    yield (
+        f"DELETE FROM events WHERE task_id = ? AND seq <= ? AND reason NOT IN ({_KEPT_REASONS})",  # noqa: S608
+        ManyRows(last.items()),
+    )
 
 
 def unmake(now: float, task_id: int, why: str) -> Tx[None]:

@@ -124,10 +124,10 @@ def delete(session_id: int) -> Tx[None]:
     yield "DELETE FROM messages WHERE session_id = ?", (session_id,)
 
 
-def forget(session_id: int) -> Tx[None]:
-    """The session is deleted: entries, calls, and the call of the moment."""
-    yield from delete(session_id)
-    yield "DELETE FROM calls WHERE session_id = ?", (session_id,)
+def forget(session_id: int, after: int = 0) -> Tx[None]:
+    """The session is deleted: entries after this one, calls, and the call of the moment."""
+    yield "DELETE FROM messages WHERE session_id = ? AND seq > ?", (session_id, after)
+    yield "DELETE FROM calls WHERE session_id = ? AND seq > ?", (session_id, after)
     yield "DELETE FROM doing WHERE session_id = ?", (session_id,)
 
 

@@ -343,6 +343,20 @@ def delegate(now: float, owned: OwnedRun, what: SpawnBatch, nonce: str) -> Tx[tu
     return with_yields(outcome, what.sleeps, NO_CHILD), boundary
 
 
+def placed(now: float, owned: OwnedRun, place: str) -> Tx[None]:
+    """The session has written its first files: where they lie."""
+    del now
+    yield from sessions.own_step(owned.session_id, owned.fence)
+    yield from sessions.set_column(owned.session_id, "place", place)
+
+
+def saved(now: float, owned: OwnedRun, place: str, saved: str) -> Tx[None]:
+    """What the session wrote is stored for other machines. A worker that lost the session must not make its older list
+    current."""
+    yield from placed(now, owned, place)
+    yield from sessions.set_column(owned.session_id, "saved", saved)
+
+
 def remind(now: float, owned: OwnedRun, said: ModelAnswer, note: Input) -> Tx[int]:
     """Commit an answer that is not what was asked for, and a note that says so. Return the new head."""
     session = yield from sessions.own(owned.session_id, owned.fence)

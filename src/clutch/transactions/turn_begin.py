@@ -13,7 +13,18 @@ from clutch.core.model import LetterKind, Reason, RunState
 from clutch.core.policy import ExpiryFrom, Policy
 from clutch.core.text import announce, prompts
 from clutch.store.transaction import Tx
-from clutch.transactions import delivery, outbox, runs, sessions, tasks, transcript, turn, turn_end, usage
+from clutch.transactions import (
+    delivery,
+    inbox,
+    outbox,
+    runs,
+    sessions,
+    tasks,
+    transcript,
+    turn,
+    turn_end,
+    usage,
+)
 from clutch.transactions.delivery import Taken
 from clutch.transactions.sessions import OwnedRun, SessionRow
 from clutch.transactions.usage import Fate
@@ -155,6 +166,38 @@ def _open_run(now: float, policy: Policy, session: SessionRow, run_id: int, nonc
     yield from sessions.save(now, policy, session)
     yield from turn.foresee(now, policy, session, run_id)
     return Begun(run_id, session.head, session.base, session.depth, False, True, taken.senders)
+
+
+@dataclass(frozen=True, slots=True)
+class FileArrival:
+    """A session is on another machine. `workspace`: its own, there. `note`: what the model must know of its files."""
+
+    place: str
+    workspace: str | None
+    note: str = ""
+    names: str = ""  #: of the missing files, for the timeline
+
+
+def arrive(now: float, owned: OwnedRun, arrival: FileArrival) -> Tx[Input | None]:
+    """The place and the note are one commit, so the model reads each note once. Returns the note if it is part of the
+    transcript now; while calls are open, it is a letter, which the run takes with their results."""
+    session = yield from sessions.own(owned.session_id, owned.fence)
+    yield from sessions.set_column(session.id, "place", arrival.place)
+    if arrival.workspace is not None:
+        yield from sessions.set_column(session.id, "workspace", arrival.workspace)
+    if not arrival.note:
+        return None
+    if session.is_task:
+        said = ev.Noted(now, arrival.names, Reason.FILES_MISSING)
+        yield from tasks.note_all(now, owned.policy, [session.id], said)
+    if (yield from _has_open_calls(session)):
+        yield from inbox.insert(now, session.id, f"files:{session.fence}", LetterKind.NOTE, arrival.note)
+        return None
+    note = Input(arrival.note, LetterKind.NOTE.value)
+    yield from transcript.append(now, session, owned.run_id, [note])
+    session.progress_at = now
+    yield from sessions.save(now, owned.policy, session)
+    return note
 
 
 def _prompt(session: SessionRow) -> Tx[tuple[Input, ...]]:

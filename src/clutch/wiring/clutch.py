@@ -23,7 +23,7 @@ from clutch.core.spawn import OWN_RUNTIME
 from clutch.core.text.format import typed
 from clutch.core.validation import check_argument, shown
 from clutch.core.views import ConfigReport
-from clutch.engine.services import surely
+from clutch.engine.services import Services, surely
 from clutch.errors import ClutchError, GatewayInUse, InvalidInput, StateDirectoryInUse
 from clutch.logs import logger
 from clutch.models.provider import Provider
@@ -40,14 +40,13 @@ from clutch.surfaces.listen import serving
 from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.process import SandboxedPrograms
 from clutch.tools.sandbox.protected_files import COMMANDS
-from clutch.transactions import sessions, wake
+from clutch.transactions import schedules, sessions, wake
 from clutch.wiring.engine import (
     NO_CHANNELS,
     check_models,
     guard_imports,
     home_of,
     running_engine,
-    surroundings,
     with_providers,
 )
 
@@ -356,6 +355,7 @@ class Clutch(Api, ProgramFunctions):
         except StateDirectoryInUse as error:
             await self._check_can_be_client(error)
             return await self._elsewhere(stack)
+        await self._configure_schedules(gateway.services)
         if self._is_served:
             await self._serve(stack, gateway)
         if self._claim is None and not self._can_share:
@@ -400,11 +400,22 @@ class Clutch(Api, ProgramFunctions):
         self._given.settings = found.settings
         guard_imports(policy, self._home)
         boxed = replace(policy.defaults, sandbox=services.policy.defaults.sandbox)
-        self.policy = services.policy = replace(policy, defaults=boxed, hooks=services.policy.hooks)
-        services.surroundings = surroundings(services.db, policy)
+        self.policy = services.policy = replace(
+            policy, defaults=boxed, hooks=services.policy.hooks, roles=services.policy.roles
+        )
         await surely(policy.work.tick_s, lambda: services.db.alone(sessions.entitle, services.policy))
         await surely(policy.work.tick_s, lambda: services.db.alone(wake.arm, policy))
+        await self._configure_schedules(services)
         return found
+
+    async def _configure_schedules(self, services: Services) -> None:
+        """Make the schedules of the config what it says. On a shared database a config without the key leaves alone
+        what the configs of the others say."""
+        wanted = self._given.settings.schedules
+        if wanted is None and self._can_share:
+            return
+        made = [(services.ids.next(), one) for one in wanted or ()]
+        await surely(services.policy.work.tick_s, lambda: services.db.alone(schedules.configure, made))
 
     async def _check_can_be_client(self, error: StateDirectoryInUse) -> None:
         """Raises StateDirectoryInUse where this program has functions of its own: the owner could not call them."""

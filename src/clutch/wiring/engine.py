@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
+from uuid import uuid4
 
-from clutch.blobs import FileStoreSettings, SizedBlobs, large_blobs
+from clutch.blobs import FileStoreSettings, FleetBlobs, SizedBlobs, large_blobs
 from clutch.channels import HookRegistry, PushChannel, new_key
 from clutch.config.keys import Settings
 from clutch.core import delivery
@@ -28,7 +29,7 @@ from clutch.engine.outbox import work
 from clutch.engine.prompt import Documents, Surroundings
 from clutch.engine.provider_limits import StoredLimits
 from clutch.engine.services import BlockIds, Services, StoredPins, StoredSubscriptions, freeze_watch, surely
-from clutch.engine.task_files import DatabaseBlobs
+from clutch.engine.task_files import DatabaseBlobs, blob_identity
 from clutch.engine.worker import Worker
 from clutch.errors import ClutchError, InvalidInput, StateDirectoryInUse
 from clutch.models.demo_model import OfflineModel, watchable_latency
@@ -70,11 +71,12 @@ from clutch.tools.sandbox.lifetime import wait_until_hidden
 from clutch.tools.sandbox.policy import Sandbox
 from clutch.tools.sandbox.process import SandboxKind, sandbox_kind
 from clutch.tools.sandbox.protected_files import COMMANDS, finish, is_settled, unread_instructions
-from clutch.tools.shared_files import SharedTaskFiles
+from clutch.tools.shared_files import SharedSessionFiles, SharedTaskFiles, place_at
 from clutch.tools.task_files import LocalResultFiles, LocalTaskFiles
 from clutch.transactions import sessions
 from clutch.transactions.outbox import CHANNEL as HOOK_CHANNEL
 from clutch.transactions.read.move import check_open
+from clutch.wiring.definitions import open_definitions
 
 # --------------------------------------------------------------------------------------------------
 # Where things are kept: SQLite in the state directory, owned by this process alone; or a PostgreSQL shared by many.
@@ -170,15 +172,33 @@ def place_of(home: Path, what: str, database: str | None) -> Path:
     return written if written.is_dir() else place
 
 
-def _task_files(
-    home: Path, database: str | None, db: Database, settings: FileStoreSettings
-) -> LocalTaskFiles:
-    """Files of tasks; in a database that several machines share, each can fetch those of the others."""
-    local = LocalTaskFiles(place_of(home, TASKS, database))
-    if database is None:
-        return local
-    blobs = SizedBlobs(DatabaseBlobs(db), large_blobs(settings), settings.database_bytes_max)
-    return SharedTaskFiles(local, blobs)
+async def _add_files(
+    services: Services, home: Path, database: str | None, settings: FileStoreSettings
+) -> None:
+    """The files of this machine. Where several machines share the database, each can fetch those of the others."""
+    is_shared, is_sandboxed = database is not None, services.policy.defaults.sandbox
+    workspaces = LocalWorkspaces(
+        place_of(home, WORKSPACES, database), is_sandboxed=is_sandboxed, is_shared=is_shared
+    )
+    results, files = (
+        LocalResultFiles(place_of(home, RESULTS, database)),
+        LocalTaskFiles(place_of(home, TASKS, database)),
+    )
+    services.workspaces, services.results, services.files = workspaces, results, files
+    if not is_shared:
+        return
+    large, most = large_blobs(settings), settings.session_bytes_max
+    if large is not None:
+        large = FleetBlobs(large, await blob_identity(services.db, uuid4().hex))
+    blobs = SizedBlobs(DatabaseBlobs(services.db), large, settings.database_bytes_max)
+    services.files = SharedTaskFiles(files, blobs)
+    services.session_files = SharedSessionFiles(
+        await asyncio.to_thread(place_at, home),
+        (workspaces, results, files),
+        blobs,
+        bytes_max=most,
+        file_bytes_max=settings.database_bytes_max if large is None else most,
+    )
 
 
 def make_private(state: Path) -> None:
@@ -452,27 +472,23 @@ async def running_engine(
             ids=BlockIds(),
             bus=Bus(),
             prices=prices_of(providers),
-            surroundings=surroundings(db, policy),
-            checklists=Documents(policy.context.document_bytes_max, CHECKLIST, is_settled),
             runtimes=runtimes,
             hooks=hooks,
             channels=channels,
-            workspaces=LocalWorkspaces(place_of(home, WORKSPACES, database), is_sandboxed=is_sandboxed),
-            files=_task_files(home, database, db, file_store or FileStoreSettings()),
             mentions=WorkspaceMentions(),
-            results=LocalResultFiles(place_of(home, RESULTS, database)),
             lives=lives,
             stopping=stop,
-            refresh=own_tools.ready if own_tools is not None and own_tools.has_servers else None,
             prepare=None if router is None else router.prepare,
             check_model=None if router is None else router.check,
             whole_model=str if router is None else router.resolved,
             problems=partial(_problems, own_tools, await asyncio.to_thread(finish, home / COMMANDS)),
         )
-        await _open_servers(own_tools, services)
+        look = await _open_tools(own_tools, services, home, router)
+        await _add_files(services, home, database, file_store or FileStoreSettings())
         await surely(policy.work.tick_s, lambda: db.alone(sessions.entitle, services.policy))
         worker = shared.held_by(Worker(services, clock, has_leases=database is not None))
         await stack.enter_async_context(_at_work(worker, _with_push(channels, services, clock), otel))
+        await look()  # what it proposes has numbers of this worker
         yield Engine(db, services, worker, clock)
 
 
@@ -494,9 +510,16 @@ def _own_tools(stack: AsyncExitStack, tools: Toolbox) -> AllTools | None:
     return tools
 
 
-async def _open_servers(own_tools: AllTools | None, services: Services) -> None:
+async def _open_tools(
+    own_tools: AllTools | None, services: Services, home: Path, router: Router | None
+) -> Callable[[], Awaitable[None]]:
+    """Return the function that looks at agent files and skills."""
+    look = open_definitions(own_tools, services, home, None if router is None else router.check)
+    services.surroundings = _surroundings(services)
+    services.checklists = Documents(services.policy.context.document_bytes_max, CHECKLIST, is_settled)
     if own_tools is not None and own_tools.has_servers:
         await own_tools.open(StoredPins(services))
+    return look
 
 
 def _problems(own_tools: AllTools | None, planted: Sequence[str]) -> list[OperatorNotice]:
@@ -551,6 +574,6 @@ async def _at_work(
                 await worker.stop()
 
 
-def surroundings(db: Database, policy: Policy) -> Surroundings:
-    documents = Documents(policy.context.document_bytes_max, is_settled=is_settled)
-    return Surroundings(db, policy.context, documents, policy.agents)
+def _surroundings(services: Services) -> Surroundings:
+    documents = Documents(services.policy.context.document_bytes_max, is_settled=is_settled)
+    return Surroundings(services.db, lambda: services.policy, documents, services.skills)

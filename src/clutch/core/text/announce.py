@@ -381,6 +381,8 @@ def whose_budget(name: str) -> str:
             return "the budget of the whole tree"
         case BudgetKind.DAY:
             return f"the budget of {owner}"
+        case BudgetKind.SCHEDULE:
+            return "the budget of the schedule"
 
 
 def at_budget_limit(on_budget: str, *, is_headless: bool) -> str:

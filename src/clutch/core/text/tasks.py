@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from clutch.core import ids
+from clutch.core.fair_share import Priority
 from clutch.core.model import DeliveryStatus, Outcome, Phase, Plan, TaskStatus
 from clutch.core.status import (
     delivery_status,
@@ -372,6 +373,10 @@ def _facts(view: TaskView, contract: Contract) -> Iterator[tuple[str, str]]:
     yield "Role", view.role or UNKNOWN
     yield "Model", f"asked {_text(view.model_requested)}, used {_text(view.model)}"
     yield "Thinking", _text(contract.thinking)
+    if view.share is not None:
+        yield "Share", view.share
+    if view.priority is not Priority.NORMAL:
+        yield "Priority", view.priority
     yield "Mode", contract.mode
     yield "Cleanup", contract.cleanup
     yield "Workspace", _text(contract.workspace)

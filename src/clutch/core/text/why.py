@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from clutch.core import ids, messages
-from clutch.core.diagnosis import Blocker, Gate
+from clutch.core.diagnosis import Blocker, Gate, SlotLine
 from clutch.core.messages import Answer, Input, Results, Summary
 from clutch.core.model import REASONS, WAITS, Delivery, Phase, Reason, reason_text
 from clutch.core.run import TRIAL_S
@@ -118,6 +118,7 @@ _SENTENCES: Mapping[Reason, tuple[str, str]] = {
     Reason.RESERVED: ("spawned", "Accepted. Its files are being created."),
     Reason.STARTED: ("started", "Started."),
     Reason.RESUMED: ("resumed", "Its worker was lost. Resumed at step {rest}."),
+    Reason.FILES_MISSING: ("note", "Resumed on another machine. Missing there, or outdated: {rest}."),
     Reason.PAUSE: ("note", "Pause requested by {actor}."),
     Reason.UNPAUSED: ("unpaused", "Resumed by {actor}."),
     Reason.UNPARKED: ("unparked", "Resumed after waiting {rest}."),
@@ -165,6 +166,8 @@ def happening(line: TimelineEntry, target: str = PARENT) -> tuple[str, str]:
         return "announced", f"Completed: {line.outcome}. Result sent to the parent agent."
     if line.cause is Reason.DEFERRED:
         return "deferred", f"Deferred: {_rest(line)}."
+    if line.cause is Reason.ADMITTED and line.detail:
+        return "spawned", f"Accepted and queued: started by {_rest(line)}."
     word, sentence = _SENTENCES.get(line.cause, ("", "{rest}"))
     if word and (line.detail or "{rest}" not in sentence):
         shown = visible(target, ERROR_MAX)
@@ -224,7 +227,9 @@ def blocked_text(stuck: Blocker) -> str:
 def blocked_on(stuck: Blocker) -> str:
     match stuck.gate:
         case Gate.LANE_FULL:
-            return f"all {stuck.slots} concurrency slots are in use"
+            line = stuck.line
+            mine = f", {line.working} by share {line.share}" if line is not None and line.shares else ""
+            return f"all {stuck.slots} concurrency slots are in use{mine}"
         case Gate.LEASE if stuck.is_served:
             return "its worker is gone"
         case Gate.LEASE:
@@ -262,7 +267,7 @@ def opens_when(stuck: Blocker) -> str:
     at = "" if until is None else f" at {until}"
     match stuck.gate:
         case Gate.LANE_FULL:
-            return "It starts when one of them is free."
+            return f"It starts when one of them is free.{'' if stuck.line is None else _first(stuck.line)}"
         case Gate.LEASE if stuck.is_served:
             return "Another worker takes over within seconds."
         case Gate.LEASE:
@@ -296,6 +301,17 @@ def opens_when(stuck: Blocker) -> str:
             assert_never(stuck.gate)
 
 
+def _first(line: SlotLine) -> str:
+    """Return what else goes first in the line for a slot (`core.fair_share`)."""
+    urgent = (
+        f" Before it in its share: {counted(line.urgent, 'task')} of higher priority." if line.urgent else ""
+    )
+    if not line.shares:
+        return urgent
+    others = ", ".join(line.shares)
+    return f"{urgent} Other shares wait, too: {others}. The one with the fewest at work for its weight goes first."
+
+
 def command(stuck: Blocker, task: str) -> tuple[str, ...]:
     """Return the next command: it unblocks the task, or shows what blocks it."""
     match stuck.gate:
@@ -324,6 +340,14 @@ def command(stuck: Blocker, task: str) -> tuple[str, ...]:
             assert_never(stuck.gate)
 
 
+TRIMMED = "Entries of this timeline were deleted (`archive.deleteTimelineAfter`)."
+
+
+def is_trimmed(timeline: Sequence[TimelineEntry]) -> bool:
+    """Tell whether entries of a timeline were deleted: they are numbered from 1, the last one stays."""
+    return bool(timeline) and timeline[-1].seq > len(timeline)
+
+
 # ---- all of it, for a terminal ---------------------------------------------------------------------------
 
 
@@ -338,6 +362,8 @@ def why_lines(
 ) -> Iterator[str]:
     """`state`: as the commands in it name it."""
     targets = delivered_to(attempts)
+    if is_trimmed(timeline):
+        yield f"  {TRIMMED}"
     for line in timeline:
         yield f"  {clock(line.at, now)}  {happening(line, targets.get(line.at, PARENT))[1]}"
     if attempts:

@@ -10,6 +10,7 @@ const TITLES = { approval: "Approval needed", question: "Answer needed", plan: "
 
 export function titleOf(item) {
   if ("mcpServer" in item.detail) return item.detail.before === null ? "New MCP tool" : "MCP tool changed";
+  if ("file" in item.detail) return item.detail.definition === "skill" ? "Skill to approve" : "Agent file to approve";
   return TITLES[item.kind] ?? item.kind;
 }
 
@@ -21,7 +22,7 @@ const lineOf = (item) => commandOf(item) ?? item.text;
 
 /** Whether a line shows everything that is decided about. A plan, a long command or a changed tool is read first. */
 export function isWhole(item) {
-  if (item.kind === "plan" || "mcpServer" in item.detail) return false;
+  if (item.kind === "plan" || "mcpServer" in item.detail || "file" in item.detail) return false;
   if (commandOf(item) !== null && !only(item, "command")) return false;
   const shown = visible(lineOf(item));
   return shown.length <= WHOLE_CHARS && !shown.includes("\n");
@@ -57,6 +58,7 @@ function* whatOf(item) {
   else if (item.kind === "question") yield h("p", { class: "card-question", text: item.text });
   else if (item.kind === "budget") yield* budget(item);
   else if ("mcpServer" in item.detail) yield* tool(item);
+  else if ("file" in item.detail) yield scrolled("What agents would read", h("pre", { text: item.text }));
   else yield* call(item);
 }
 

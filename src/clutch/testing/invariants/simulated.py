@@ -9,6 +9,7 @@ from typing import Final
 from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.invariants.core import (
     IS_OVER,
+    LACKS_LINES,
     LIMIT,
     OF_DAY,
     OF_PURSE,
@@ -72,7 +73,8 @@ BOTH_DATABASES: Final[tuple[InvariantQuery, ...]] = (
         InvariantScope.END,
         "every answer of a model is in the books, once",
         "SELECT s.id, 'has other usage than answers' FROM sessions s"
-        " WHERE s.deleted_at IS NULL AND (SELECT COUNT(*) FROM usage u WHERE u.session_id = s.id AND u.state = 1)"
+        " WHERE s.deleted_at IS NULL AND"
+        " (SELECT COALESCE(SUM(u.calls), 0) FROM usage u WHERE u.session_id = s.id AND u.state = 1)"
         " <> (SELECT COUNT(*) FROM messages m WHERE m.session_id = s.id AND m.kind = 'answer')",
     ),
     InvariantQuery(
@@ -120,9 +122,9 @@ SIMULATED: Final[tuple[InvariantQuery, ...]] = (
         "N24",
         InvariantScope.END,
         "outcome and timeline outlive the words",
-        "SELECT s.id, 'lost more than its words' FROM sessions s JOIN tasks t ON t.id = s.id"
+        "SELECT s.id, 'lost more than its words' FROM sessions s JOIN tasks t ON t.id = s.id"  # noqa: S608
         " WHERE s.deleted_at IS NOT NULL AND (t.outcome IS NULL"
-        " OR t.seq <> (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id))",
+        f" OR {LACKS_LINES})",
     ),
     InvariantQuery(
         "N24",

@@ -10,7 +10,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clutch.engine.live import Bus
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 BATCH_MAX = 6
 UNLOCKED_S = 3.0  # more than a heartbeat, so that a free lock alone would look like a death
+LEASES = (0.2, 1.0)  # of the length that the settings name, by the number of the gateway
 STEP_S = 0.1  # of a clock: more than a measurement that only became more precise
 RESTARTS_S = (0.01, 0.5, 2.0, 8.0)
 SHORT_FREEZES_S = (0.5, 2.0, 6.0)
@@ -140,6 +141,11 @@ class SimDatabase:
     async def alone(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         value: T = await self._write(None, fn, args, kwargs)
         return value
+
+    async def urgent(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.tx((), fn, *args, **kwargs)
+
+    is_hearing = True  # though hints are lost
 
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         assert not kwargs
@@ -291,6 +297,9 @@ class Gateway:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         self.name = f"g{number}"
+        #: with leases of different lengths
+        lease_s = world.policy.work.lease_s * LEASES[number % len(LEASES)]
+        self.policy = replace(world.policy, work=replace(world.policy.work, lease_s=lease_s))
         self.machine = SimClock(world.loop, world.clock)  #: the clock of its machine, which may be wrong
         self.frozen_until = 0.0
         self.unlocked_until = 0.0  #: its process lock is free until then, though it lives
@@ -309,7 +318,7 @@ class Gateway:
             self.db,
             world.models(self),
             world.toolbox(self),
-            world.policy,
+            self.policy,
             SimIds(world),
             Bus(),
             prices=SimPrices(),

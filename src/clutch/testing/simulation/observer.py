@@ -18,6 +18,7 @@ from clutch.core.events import Move
 from clutch.core.messages import Answer
 from clutch.core.model import Outcome, Phase, Reason
 from clutch.core.questions import Decision
+from clutch.core.workers import beat_s
 from clutch.ports import ModelRequest, ToolContext
 from clutch.testing.clock import FakeClock
 from clutch.testing.simulation.disk import SimDisk
@@ -43,6 +44,7 @@ OBSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "N31": "a tool that needs a person's word has it, and a decision is about what was shown",
         "T16": "every model call has its row, and within a budget its reservation, before it is sent",
         "N34": "a message that may have been read is not sent again by itself, once that was noted",
+        "T20": "every slot of a schedule runs exactly once, or is skipped with a reason",
         "T18": "every outside effect has a stable key: a tool call that of its call, a message that of its row",
     }
 )
@@ -79,7 +81,8 @@ class Observer:
         self._sent: dict[str, tuple[str, str]] = {}
         self._unanswered: dict[str, tuple[object, ...]] = {}
         self._asked: Counter[int] = Counter()
-        self._beats: dict[int, float] = {}  #: virtual time of the last heartbeat, by worker
+        #: virtual time of the last heartbeat, and how often it comes, by worker
+        self._beats: dict[int, tuple[float, float]] = {}
         self._approved: set[int] = set()
         self._late: dict[
             tuple[int, str], tuple[Gateway, int]
@@ -87,13 +90,14 @@ class Observer:
         self.closed: set[int] = set()  #: sessions whose person went away at some time
         self.halted: set[int] = set()  #: sessions whose turn a person has stopped at some time
 
-    def beat(self, worker_id: int, at: float) -> None:
-        self._beats[worker_id] = at
+    def beat(self, worker_id: int, at: float, lease_s: float) -> None:
+        self._beats[worker_id] = at, beat_s(lease_s)
 
-    def buried(self, worker_id: int, at: float, beat_s: float) -> None:
+    def buried(self, worker_id: int, at: float) -> None:
         """Also one that is dead may not be buried before it has missed two heartbeats: no process can tell."""
-        silent_s = at - self._beats.get(worker_id, 0.0)
-        wrong = None if silent_s > 1.9 * beat_s else f"worker {worker_id} beat {silent_s:.3f} s ago"
+        beat_at, every_s = self._beats.get(worker_id, (0.0, 0.0))
+        silent_s = at - beat_at
+        wrong = None if silent_s > 1.9 * every_s else f"worker {worker_id} beat {silent_s:.3f} s ago"
         self._judge("T19", wrong)
 
     def _judge(self, invariant: str, wrong: str | None) -> None:
@@ -297,9 +301,11 @@ class Observer:
 
     def _broken_timeline(self, task_id: int) -> str | None:
         rows = self._disk.query(
-            "SELECT from_phase, to_phase, reason, generation, outcome FROM events WHERE task_id = ? ORDER BY seq",
+            "SELECT from_phase, to_phase, reason, generation, outcome, seq FROM events WHERE task_id = ? ORDER BY seq",
             task_id,
         )
+        if rows and rows[-1][-1] > len(rows):
+            return None  # its beginning was deleted; N25 says whether it may be
         moves = [
             Move(
                 Phase(before),
@@ -308,7 +314,7 @@ class Observer:
                 generation,
                 None if outcome is None else Outcome(outcome),
             )
-            for before, after, reason, generation, outcome in rows
+            for before, after, reason, generation, outcome, _ in rows
         ]
         (row,) = self._disk.query("SELECT phase, generation, outcome FROM tasks WHERE id = ?", task_id)
         try:

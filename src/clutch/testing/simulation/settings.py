@@ -178,9 +178,12 @@ def _announcing(setting: Setting, rng: random.Random) -> Announcing:
 
 
 def _keeping(rng: random.Random) -> Keeping:
+    archive_after_s = rng.choice((0.0, 20.0, 60.0))
+    transcript_after_s = rng.choice((None, None, 0.0, 15.0))
     return Keeping(
-        archive_after_s=rng.choice((0.0, 20.0, 60.0)),
-        transcript_after_s=rng.choice((None, None, 0.0, 15.0)),
+        archive_after_s=archive_after_s,
+        transcript_after_s=transcript_after_s,
+        timeline_after_s=transcript_after_s,
         sweep_s=10.0,
         cleanup_first_s=10.0,
         cleanup_max_s=30.0,

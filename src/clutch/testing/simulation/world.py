@@ -22,7 +22,6 @@ from typing import Any
 
 from clutch.core.attachments import FileVersion, Side
 from clutch.core.model import reason_text
-from clutch.core.workers import beat_s
 from clutch.errors import ClutchError, ConstraintViolated, StoreRefused
 from clutch.testing.invariants.checker import InvariantChecker
 from clutch.testing.simulation.agents import SimModel, SimToolbox
@@ -163,9 +162,9 @@ class World:
         for one in made:
             self.tell(f"{one.actor} {one.name} {one.numbers}")
             if one.name in ("register", "heartbeat"):
-                self.observer.beat(one.args[0], self.loop.time())
+                self.observer.beat(one.args[0], self.loop.time(), one.args[1])
             if one.name == "bury" and one.value:
-                self.observer.buried(one.args[0], self.loop.time(), beat_s(self.policy.work.lease_s))
+                self.observer.buried(one.args[0], self.loop.time())
             if one.name == "crash":
                 self._broken_turn(str(one.args[-1]))
         self.observer.evaluations["constraint"] += len(made)

@@ -19,6 +19,7 @@ from clutch.store.transaction import Tx
 from clutch.transactions.conditions import IS_DEAD, IS_OPEN
 from clutch.transactions.invariants.core import (
     BACKGROUND_QUERIES,
+    LACKS_LINES,
     LEAVING,
     QUERIES,
     SPENDING,
@@ -102,9 +103,17 @@ NEEDS: Final[tuple[InvariantQuery, ...]] = (
     InvariantQuery(
         "N25",
         InvariantScope.MOVE,
-        "the row knows how many lines its timeline has",
-        "SELECT t.id, 'has seq ' || t.seq FROM tasks t WHERE t.id {touched}"
-        " AND t.seq <> (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id)",
+        "a timeline lacks no line after the last one that says it was archived",
+        f"SELECT t.id, 'has seq ' || t.seq FROM tasks t WHERE t.id {{touched}} AND {LACKS_LINES}",  # noqa: S608
+    ),
+    InvariantQuery(
+        "N25",
+        InvariantScope.LIFE,
+        "no line of an undelivered task is deleted",
+        "SELECT t.id, 'lacks a line before its line ' || a.seq FROM tasks t JOIN events a ON a.task_id = t.id"
+        " AND a.at = t.archived_at AND a.reason IN ('archived', 'deleted') AND a.seq > 1 WHERE t.id {touched}"
+        " AND t.delivery = 'undelivered'"
+        " AND NOT EXISTS (SELECT 1 FROM events e WHERE e.task_id = t.id AND e.seq = a.seq - 1)",
     ),
     InvariantQuery(
         "N30",

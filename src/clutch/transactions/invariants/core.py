@@ -265,7 +265,8 @@ QUERIES: Final[tuple[InvariantQuery, ...]] = (
         "T13",
         InvariantScope.TASK,
         "an attempt is counted only when telling failed",
-        "SELECT t.id, t.attempts || ' attempts counted' FROM tasks t WHERE t.id {touched} AND t.attempts >"
+        "SELECT t.id, t.attempts || ' attempts counted' FROM tasks t WHERE t.id {touched} AND t.archived_at IS NULL"
+        " AND t.attempts >"
         " (SELECT COUNT(*) FROM deliveries d WHERE d.task_id = t.id AND d.generation = t.generation"
         " AND d.outcome = 'failed')",
     ),
@@ -374,6 +375,15 @@ BACKGROUND_QUERIES: Final[tuple[InvariantQuery, ...]] = (
 # What may go and what must stay, as SQL: cleanup and archive touch only what is over and delivered. No rows, ever.
 
 IS_OVER: Final = "t.phase IN ('completed', 'completed_giveup') AND t.delivery <> 'undelivered'"
+#: Of a task `t`: a line after the last one that says it was archived is not there.
+_ARCHIVED_AT: Final = (
+    "COALESCE((SELECT MAX(a.seq) FROM events a WHERE a.task_id = t.id"
+    " AND a.reason IN ('archived', 'deleted')), 0)"
+)
+LACKS_LINES: Final = (
+    f"t.seq - {_ARCHIVED_AT} <>"  # noqa: S608 (constant words)
+    f" (SELECT COUNT(*) FROM events e WHERE e.task_id = t.id AND e.seq > {_ARCHIVED_AT})"
+)
 #: A person may delete by force what was not delivered: a dead letter stays, which keeps the result.
 _IS_OVER_OR_DELETED: Final = (
     f"({IS_OVER}) OR (t.outcome IS NOT NULL AND EXISTS (SELECT 1 FROM events e WHERE e.task_id = t.id"  # noqa: S608
@@ -398,7 +408,7 @@ LEAVING: Final[tuple[InvariantQuery, ...]] = (
         InvariantScope.SESSION,
         "a deleted session has no words left and works no more",
         "SELECT s.id, 'is deleted and has words' FROM sessions s WHERE s.id {touched}"  # noqa: S608
-        f" AND s.deleted_at IS NOT NULL AND (s.closed = 0 OR s.head > 0 OR {_WORDS})",
+        f" AND s.deleted_at IS NOT NULL AND (s.closed = 0 OR (s.head = 0 AND ({_WORDS})))",
     ),
     InvariantQuery(
         "N24",

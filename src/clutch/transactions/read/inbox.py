@@ -118,7 +118,7 @@ def is_asking(now: float, session_ids: Sequence[int]) -> Tx[bool]:
 def _question(row: Row) -> InboxItem:
     session_id, number, kind, task_id, key, label, depth, body, shown, asked_at = row
     detail = json.loads(body)
-    who = f"MCP server {detail['mcpServer']}" if session_id == NO_SESSION else label
+    who = label if session_id != NO_SESSION else _file_or_server(detail)
     text = _words(detail)
     return InboxItem(
         ids.question_id(number),
@@ -132,6 +132,14 @@ def _question(row: Row) -> InboxItem:
         shown,
         asked_at,
         session_id,
+    )
+
+
+def _file_or_server(detail: Mapping[str, Any]) -> str:
+    return (
+        f"{detail['definition']} {detail['name']}"
+        if "file" in detail
+        else f"MCP server {detail['mcpServer']}"
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from clutch.core import ids, messages
 from clutch.core.attachments import StoredFile, handed
 from clutch.core.budget import Budget, BudgetKind, CallState
+from clutch.core.fair_share import DEFAULT_SHARE, PRIORITIES, Priority
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
 from clutch.core.model import REASONS, Delivery, Outcome, Phase, Plan
@@ -133,7 +134,8 @@ _TASKS = (
     " t.deadline_at, t.delivery, t.delivery_reason, t.attempts, t.plan, t.plan_round,"
     " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
     f" s.head - s.base, t.wake_at, s.paused, {open_question('t')}, CASE WHEN t.delivery = 'undelivered' THEN"
-    " (SELECT MAX(e.at) FROM events e WHERE e.task_id = t.id AND e.reason = 'undelivered') END"
+    " (SELECT MAX(e.at) FROM events e WHERE e.task_id = t.id AND e.reason = 'undelivered') END,"
+    " s.share, s.priority"
     " FROM tasks t LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id"
     " LEFT JOIN sessions o ON o.id = t.root_id WHERE t.id {any} ORDER BY t.created_at, t.id"
 )
@@ -249,9 +251,9 @@ PICO = Decimal(10) ** 12
 #: Of model calls: one that is not open any more.
 IS_ENDED_CALL = f"u.state <> {CallState.OPEN:d}"
 SPENT = (
-    "SUM(u.input), SUM(u.output), SUM(u.cache_read), SUM(u.cache_write), COUNT(*),"
+    "SUM(u.input), SUM(u.output), SUM(u.cache_read), SUM(u.cache_write), SUM(u.calls),"
     " SUM(CAST(ROUND(CAST(u.usd AS {float}) * 1000000000000.0) AS {big})),"
-    f" SUM(CASE WHEN u.usd IS NULL AND u.state <> {CallState.FREE:d} THEN 1 ELSE 0 END)"
+    f" SUM(CASE WHEN u.usd IS NULL AND u.state <> {CallState.FREE:d} THEN u.calls ELSE 0 END)"
 )
 _SPENT_BELOW = (
     "WITH RECURSIVE below(top, id) AS (SELECT id, id FROM tasks WHERE id {any}"  # noqa: S608 (constant words)
@@ -318,7 +320,7 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
         detail, outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
         delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, wake_at,
-        paused, asked, given_up_at,
+        paused, asked, given_up_at, share, priority,
     ) = row  # fmt: skip
     runs, restarts = about.runs.get(task_id), about.restarts.get(task_id, _Restarts())
     own = about.own.get(task_id, NOTHING_USED)
@@ -337,6 +339,8 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         resumes=restarts.resumes,
         parked_until=runs.parked.get(run_id) if runs else None,
         model_requested=model,
+        share=None if share == DEFAULT_SHARE else share,
+        priority=PRIORITIES.get(priority, Priority.NORMAL),
         model=about.models.get(task_id),
         current_tool=work.tool,
         own=own,

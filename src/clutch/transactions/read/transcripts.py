@@ -51,6 +51,12 @@ class Briefing:
     compact_at: int | None = None  #: a summary is wanted of what was said up to here
     model_asked: str | None = None  #: by the spawn itself
     shelf: int = 0  #: which of its directories its files lie in
+    attachments: tuple[str, ...] = ()  #: names of what it was given
+    place: str | None = None  #: where its files lie; None: it has none, or one machine has them all
+    saved: str | None = None  #: what is stored of them
+    workspace_source: str | None = (
+        None  #: what its isolated workspace was made of; None: it has none of its own
+    )
     has_files: bool = False  #: was given some, or handed some over in an earlier attempt
 
 
@@ -58,13 +64,14 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
     del now
     rows = yield (
         "SELECT s.key, s.agent_id, s.root_id, s.depth, s.rights, s.model, s.workspace, t.label, p.key, t.plan, s.base,"
-        " s.run_id, s.fence, s.thinking, s.purses, t.spec, s.compact_at, t.shelf, t.files"
+        " s.run_id, s.fence, s.thinking, s.purses, t.spec, s.compact_at, t.shelf, t.files,"
+        " s.place, s.saved, p.workspace"
         " FROM sessions s LEFT JOIN tasks t ON t.id = s.id LEFT JOIN sessions p ON p.id = s.parent_id"
         " WHERE s.id = ?",
         (session_id,),
     )
     key, agent_id, root_id, depth, rights, model, workspace, label, requester_key, plan, *where = rows[0]
-    base, run_id, fence, thinking, purses, spec, compact_at, shelf, files = where
+    base, run_id, fence, thinking, purses, spec, compact_at, shelf, files, place, saved, source = where
     asked = json.loads(spec) if spec else {}
     said = yield (
         "SELECT kind, body, run_id FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq",
@@ -92,6 +99,10 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         cwd=asked.get("cwd"),
         compact_at=compact_at,
         model_asked=asked.get("model"),
+        attachments=tuple(name for name, *_ in asked.get("attachments") or ()),
+        place=place,
+        saved=saved,
+        workspace_source=(source or ".") if asked.get("workspace") == "isolated" else None,
         shelf=shelf or 0,
         has_files=bool(asked.get("attachments") or files),
     )
@@ -313,7 +324,8 @@ def history(
         f" WHERE session_id = ? AND seq < ?{kinds} ORDER BY seq DESC LIMIT ?",
         (rules.entry_bytes_max, session_id, NEWEST if before is None else before, wanted + 1),
     )
-    if not rows and (yield from is_forgotten(session_id)):
+    # A long transcript is deleted in several commits; between them it is not shown either.
+    if (yield from is_forgotten(session_id)):
         return (yield from result(now, session_id, rules, offset))
     stored = [Stored(*row) for row in reversed(rows[:wanted])]
     return shown_of(stored, rules, with_tools=with_tools, is_more=len(rows) > wanted, offset=offset)

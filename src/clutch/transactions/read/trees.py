@@ -17,6 +17,7 @@ from clutch.core.text.why import TimelineEntry
 from clutch.core.timeline import Asked, Handover, Mark, TaskRecord, subagents
 from clutch.core.views import OpenQuestion, TaskView
 from clutch.store.transaction import Row, Tx
+from clutch.transactions.conditions import IS_WHOLE
 from clutch.transactions.read import tasks, timeline
 
 #: Beyond these a timeline cannot be read, and its answer would be many megabytes.
@@ -99,8 +100,8 @@ def _marks(shown: list[int]) -> Tx[dict[int, list[Mark]] | None]:
     if int(counted[0][0]) > ENTRIES_MAX:
         return None
     rows = yield (
-        "SELECT session_id, seq, at, kind, CASE WHEN kind = 'answer' THEN body END FROM messages"
-        " WHERE session_id {any} ORDER BY session_id, seq",
+        "SELECT session_id, seq, at, kind, CASE WHEN kind = 'answer' THEN body END FROM messages"  # noqa: S608
+        f" WHERE session_id {{any}} AND {IS_WHOLE} ORDER BY session_id, seq",
         (shown,),
     )
     found: dict[int, list[Mark]] = defaultdict(list)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clutch.core import ids
-from clutch.core.diagnosis import Blocker, BlockingSession, Facts, gate_of, session_gate, unserved
+from clutch.core.diagnosis import Blocker, BlockingSession, Facts, SlotLine, gate_of, session_gate, unserved
+from clutch.core.fair_share import Positions
 from clutch.core.model import REASONS, Delivery, Phase, Reason, RunState
 from clutch.core.text.why import Arrived, DeliveryAttempt, ReplayStep, TimelineEntry, steps
 from clutch.core.views import TaskView, TranscriptEntry
 from clutch.store.transaction import Tx
 from clutch.transactions import inbox as timeline_tx
-from clutch.transactions.conditions import IS_OPEN, IS_WORKING
+from clutch.transactions.claims import NO_TRIAL, NO_WEIGHTS, Slots, queues_due
+from clutch.transactions.conditions import IS_OPEN, IS_WHOLE, IS_WORKING
 from clutch.transactions.read import tasks
 from clutch.transactions.read.chats import ChatRow, one_chat
 from clutch.transactions.read.inbox import InboxItem, UnsentMessage, sent_for, waiting_items
-from clutch.transactions.workers import NO_TRIAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def journal(now: float, task_id: int) -> Tx[list[ReplayStep]]:
     Letters that were read have no index, which every letter would pay for: this looks at all there are."""
     lines = yield from timeline(now, task_id)
     said = yield (
-        "SELECT seq, at, run_id, kind, body FROM messages WHERE session_id = ? ORDER BY seq",
+        f"SELECT seq, at, run_id, kind, body FROM messages WHERE session_id = ? AND {IS_WHOLE} ORDER BY seq",  # noqa: S608
         (task_id,),
     )
     letters = yield (
@@ -131,6 +132,7 @@ def _facts(now: float, view: TaskView, lines: tuple[TimelineEntry, ...]) -> Tx[F
         is_taken=taken_run is not None,
         lanes=lanes,
         workers=workers,
+        line=(yield from _line(now, view.task_id)),
         questions=tuple(ids.question_id(row[0]) for row in asked),
         plan_hash=None if view.plan is None else view.plan.hash,
     )
@@ -145,6 +147,33 @@ def _machine(now: float) -> Tx[tuple[dict[str, tuple[int, int]], int]]:
     )
     alive = yield "SELECT COUNT(*) FROM workers WHERE lease_until >= ?", (now,)
     return {name: (int(used), int(cap)) for name, cap, used in lanes}, int(alive[0][0])
+
+
+URGENT_MAX = 1000  # counted no further
+SHARES_SHOWN_MAX = 5
+
+
+def _line(now: float, session_id: int) -> Tx[SlotLine | None]:
+    """None: it waits for no slot."""
+    rows = yield (
+        "SELECT lane, share, priority FROM sessions WHERE id = ? AND owner IS NULL AND due <= ?",
+        (session_id, now),
+    )
+    if not rows:
+        return None
+    lane, share, rank = rows[0]
+    waiting = "FROM sessions WHERE lane = ? AND owner IS NULL AND due IS NOT NULL AND due <= ?"
+    working = yield (
+        "SELECT COUNT(*) FROM sessions WHERE lane = ? AND owner IS NOT NULL AND share = ?",
+        (lane, share),
+    )
+    urgent = yield (
+        f"SELECT COUNT(*) FROM (SELECT 1 {waiting} AND priority < ? AND share = ? LIMIT ?) u",  # noqa: S608
+        (lane, now, rank, share, URGENT_MAX),
+    )
+    heads = yield from queues_due(now, Slots(lane, {}, NO_WEIGHTS, 0, Positions()))
+    others = sorted({queue.share for queue in heads} - {share})
+    return SlotLine(share, int(working[0][0]), int(urgent[0][0]), tuple(others[:SHARES_SHOWN_MAX]))
 
 
 def _room(session_id: int) -> Tx[BlockingSession | None]:

@@ -32,6 +32,8 @@ function figures(task) {
     ["Task", task.taskId],
     ["Agent", task.agentId ?? "n/a"],
     ["Model", task.model ?? task.modelRequested ?? "n/a"],
+    ...(task.share ? [["Share", task.share]] : []),
+    ...(task.priority === "normal" ? [] : [["Priority", task.priority]]),
     ["Session", task.sessionKey ?? "n/a"],
     ["Parent", task.requesterKey ?? "n/a"],
     ["Created", moment(task.createdAt)],
