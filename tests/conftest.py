@@ -17,6 +17,7 @@ import pytest
 from hypothesis import settings
 
 from tests.examples import scaled
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -64,8 +65,11 @@ NO_REQUESTS = (
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Start the Chromium of the machine. It ends with the module: its event loop would disturb asynchronous tests."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(
+        timeout=PATIENCE_S * 1000
+    )  # five seconds, its default, is not enough on a busy machine
     if CHROMIUM is None:
         pytest.skip("no Chromium here; Debian, Ubuntu: apt install chromium")
     with sync_playwright() as playwright:

@@ -26,6 +26,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "approve": {"planHash": "0"},
     "reject": {"planHash": "0", "reason": "x"},
     "answer": {"decision": "answer", "hash": "0"},
+    "add_schedule": {"task": "x", "everySeconds": 60.0},
 }
 #: Methods of `Task` with another name than their HTTP path: a word of Python, and one that people read.
 METHODS = {"continue": "continue_", "remove": "archive"}

@@ -74,6 +74,8 @@ FIELDS = [
     "error",
     "errorText",
     "modelRequested",
+    "share",
+    "priority",
     "model",
     "generation",
     "attempt",

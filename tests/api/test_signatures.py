@@ -33,7 +33,7 @@ FUNCTIONS = {
 }
 #: Of an engine in this process; a program that has no event loop does not reach into it.
 FOR_SURFACES = {"is_config_changed", "local_gateway", "reload", "services", "stats"}
-#: Parameters of the tool that programs do not have: another name of the timeout, and the priority that agents give.
+#: Parameters of the tool that programs do not have: another name of the timeout, and whether agents need the result.
 OF_AGENTS = {"timeout_seconds", "expects_completion"}
 
 

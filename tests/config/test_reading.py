@@ -74,6 +74,7 @@ def test_every_part_of_the_settings_can_be_said() -> None:
   hooks: [{url: "https://example.com/x", events: ["subagent_ended"]}],
   sandbox: {network: true}, tools: {sessions: {visibility: "self"}},
   database: "postgresql://db/clutch", gateway: {port: 8080}, headless: true,
+  worker: {shares: {"tenant-a": 3, "*": 2}},
 }""",
         FILES_TOKEN="s3cret",
     )
@@ -104,7 +105,23 @@ def test_every_part_of_the_settings_can_be_said() -> None:
     assert hook.events == ("subagent_ended",)
     assert (said.database, said.listening.port, said.tools.network) == ("postgresql://db/clutch", 8080, True)
     assert policy.is_headless
+    assert policy.work.shares == {"tenant-a": 3, "*": 2}
+    assert keys.is_live("worker.shares.tenant-a")
+    assert not keys.is_live("worker.lease")
     assert config.lines["announce.queue.mode"] == 11
+
+
+@pytest.mark.parametrize(
+    ("shares", "wrong"),
+    [
+        ("{a: 0}", "must have weights from 1 to 1000: a: 0"),
+        ('{"tenant a": 1}', "must name shares, e.g. tenant-a, or *: 'tenant a'"),
+        ("{a: 1.5}", "must be a whole number, not 1.5"),
+    ],
+)
+def test_weights_of_shares_are_whole_numbers_of_named_shares(shares: str, wrong: str) -> None:
+    (said,) = refused(f"{{worker: {{shares: {shares}}}}}")
+    assert said.endswith(wrong)
 
 
 def test_everything_wrong_is_said_at_once_with_its_place() -> None:
@@ -238,7 +255,7 @@ def test_a_file_that_others_write_or_that_is_none_is_refused(tmp_path: Path) -> 
 # ---- the table -------------------------------------------------------------------------------------------
 
 #: Set by whoever wires, not by people.
-NOT_SAID = {"policy.hooks", "policy.defaults.sandbox"}
+NOT_SAID = {"policy.hooks", "policy.roles", "policy.defaults.sandbox"}
 
 
 def leaves(made: Any, path: str) -> Iterator[str]:

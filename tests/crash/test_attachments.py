@@ -19,7 +19,7 @@ from clutch.core.messages import Answer, Call, Input
 from clutch.tools import task_files
 
 where, state, work = sys.argv[1:]
-write = task_files._write
+write = task_files.write
 
 def dies(folder, name, content):
     if where == "before": os.kill(os.getpid(), signal.SIGKILL)
@@ -27,7 +27,7 @@ def dies(folder, name, content):
     if where == "between": os.kill(os.getpid(), signal.SIGKILL)
     if where == "after" and name == task_files.MANIFEST: os.kill(os.getpid(), signal.SIGKILL)
 
-task_files._write = dies
+task_files.write = dies
 
 class Model:
     async def ask(self, request, on_delta):

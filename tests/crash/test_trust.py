@@ -11,6 +11,7 @@ import pytest
 from clutch.core.events import EDGES
 from tests.trust.campaign import Findings, Hunted, Plan, summarise, table
 from tests.trust.kills.limits import LimitLoad
+from tests.trust.kills.moves import CURSOR, PLANTS, MoveHunt, MoveTotals, kill_moves
 from tests.trust.kills.points import POINTS
 from tests.trust.kills.races import Outcome
 from tests.trust.kills.series import Total
@@ -74,6 +75,20 @@ def test_a_limit_that_was_passed_or_never_reached_under_fire_is_a_failure() -> N
         replace(fire, children=2),
     ):
         assert summarise(PLAN, replace(findings(), fired=bad))["ok"] is False
+
+
+def test_a_planted_bug_of_a_mover_that_is_not_found_is_a_failure() -> None:
+    moved = MoveHunt(MoveTotals(ok=True, kills=14), dict.fromkeys(PLANTS, "lost: 1"))
+    summary = summarise(PLAN, replace(findings(), moved=moved))
+    assert (summary["ok"], summary["moves"]["mutants"]) == (True, moved.found)
+    missed = replace(moved, found={**moved.found, CURSOR: None})
+    assert summarise(PLAN, replace(findings(), moved=missed))["ok"] is False
+
+
+@pytest.mark.slow
+def test_a_cursor_that_is_ahead_of_its_rows_is_found() -> None:
+    (failure,) = kill_moves(1, seed=1, plant=CURSOR).failures
+    assert "the move does not end" in failure
 
 
 def test_a_backend_that_was_not_raced_is_unknown_and_not_zero() -> None:

@@ -27,12 +27,17 @@ CELL_CHARS_MAX = 60
 _BRIEF = re.compile(r': (?:bytes, or )?a text like "[^"]*" or "[^"]*"')  # explained once, in the guide
 #: Examples that do not follow from the kind and the default. A key that is not here is matched by its last part.
 EXAMPLES: dict[str, Any] = {
+    "archive.deleteTimelineAfter": "90d",
+    "archive.deleteSentAfter": "30d",
+    "archive.sumUsageAfter": "90d",
     "model": "anthropic:claude-sonnet-4-5", "workspace": "~/notes", "start": "09:00", "end": "17:00",
     "timezone": "Europe/Berlin", "target": "ops:night", "heartbeat": {"every": "30m"},
     "activeHours": {"start": "09:00", "end": "17:00"}, "prompt": "Check the build and report only problems.",
     "onParentEnd": {"timeout": "kill"}, "allowAgents": ["research"], "wrapUpAt": 0.9, "jitter": 0.1, "compactAt": 0.6,
     "id": "research", "identity": "You are Ada, a careful researcher.", "models": ["anthropic:*"],
     "agents.list": [{"id": "research", "thinking": "high"}], "agents.list[].subagents": {"allowAgents": ["research"]},
+    "agents.list[].subagents.workspace": "isolated", "description": "Reads papers and reports what they show.",
+    "instructions": "Name the source of every claim.", "maxTurns": 30, "skills": ["literature"],
     "agents.list[].tools": {"deny": ["shell"]}, "tools.agentToAgent.allow": ["main", "research"],
     "allow": ["read", "search"], "alsoAllow": ["web_fetch"], "deny": ["shell"], "allowPrivate": ["wiki.internal"],
     "agents.defaults.subagents.workspace": "isolated", "retrySeconds": ["1s", "5s", "30s"],
@@ -55,7 +60,15 @@ EXAMPLES: dict[str, Any] = {
     "dayUsd": "20.00", "deleteTranscriptAfter": "7d", "maxAgeHours": "7d", "idleTimeout": "3m",
     "store": "s3://team-files/clutch",
     "approvalTimeoutMinutes": "1d", "runTimeoutSeconds": "15m", "thinking": "high", "maxSpawnDepth": 2,
-    "otel.endpoint": "http://127.0.0.1:4318",
+    "otel.endpoint": "http://127.0.0.1:4318", "shares": {"tenant-a": 3, "*": 1},
+    "schedules": {"nightly": {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "task": "Check the links in docs/"}},
+    "schedules.NAME.at": "2026-12-24T18:00", "schedules.NAME.every": "6h", "schedules.NAME.cron": "30 2 * * 1-5",
+    "schedules.NAME.timezone": "Europe/Berlin", "schedules.NAME.jitter": "5m", "schedules.NAME.maxRuns": 30,
+    "schedules.NAME.task": "Check the links in docs/", "schedules.NAME.session": "agent:main:chat:reports",
+    "schedules.NAME.label": "link check", "schedules.NAME.agentId": "researcher",
+    "schedules.NAME.model": "anthropic:claude-sonnet-4-5", "schedules.NAME.runTimeoutSeconds": "30m",
+    "schedules.NAME.runTokens": 200000, "schedules.NAME.runUsd": "0.50", "schedules.NAME.totalTokens": 5000000,
+    "schedules.NAME.totalUsd": "20.00",
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "mcp.servers.NAME": {"command": "mcp-files"},
     "hooks[]": {"url": "https://example.com/clutch"},
     "channels.NAME": {"url": "https://example.com/ops"},
+    "schedules.NAME": {"cron": "30 2 * * *", "task": "Check the links"},
     "agents.defaults.heartbeat.activeHours": {"start": "08:00", "end": "18:00"},
     "agents.list[].heartbeat.activeHours": {"start": "08:00", "end": "18:00"},
 }
@@ -40,6 +41,8 @@ def config(entry: ConfigKey) -> Any:
                 "url": "https://search.example/mcp",
                 **{key: one for key, one in value.items() if key != "command"},
             }
+        if entry.key in ("schedules.NAME.at", "schedules.NAME.every") and path == "schedules.NAME":
+            value = {key: one for key, one in value.items() if key != "cron"}
         value = (
             {name.removesuffix("[]"): [value]}
             if name.endswith("[]")

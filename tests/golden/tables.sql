@@ -24,7 +24,7 @@ CREATE TABLE inbox(
   body TEXT NOT NULL, route TEXT NOT NULL, task_id INTEGER, generation INTEGER, bubbled_from INTEGER, late INTEGER NOT NULL DEFAULT 0,
   at REAL NOT NULL, ready_at REAL NOT NULL, expires_at REAL, seen INTEGER NOT NULL,
   state INTEGER NOT NULL DEFAULT 0, taken_run INTEGER, taken_seq INTEGER, path TEXT, hook_route TEXT, route_mode TEXT, tried TEXT, attempts INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE lanes(name TEXT PRIMARY KEY, cap INTEGER NOT NULL)WITHOUT ROWID;
+CREATE TABLE lanes(name TEXT PRIMARY KEY, cap INTEGER NOT NULL, passed INTEGER NOT NULL DEFAULT 0, positions TEXT NOT NULL DEFAULT '')WITHOUT ROWID;
 CREATE TABLE mcp_servers(name TEXT PRIMARY KEY, seen_at REAL NOT NULL)WITHOUT ROWID;
 CREATE TABLE mcp_tools(
   server TEXT NOT NULL, tool TEXT NOT NULL, definition TEXT NOT NULL, PRIMARY KEY(server, tool))WITHOUT ROWID;
@@ -55,6 +55,16 @@ CREATE TABLE runs(
   id INTEGER PRIMARY KEY, session_id INTEGER NOT NULL, generation INTEGER NOT NULL, by_person INTEGER NOT NULL,
   parked_until REAL, crashes INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
   progress_head INTEGER NOT NULL DEFAULT 0, started_at REAL NOT NULL, ended_at REAL, stop_reason TEXT, route TEXT, state TEXT NOT NULL DEFAULT 'running', traced INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE schedule_slots(
+  schedule_id INTEGER NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, first_slot INTEGER NOT NULL,
+  last_slot INTEGER NOT NULL, slots INTEGER NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
+  detail TEXT NOT NULL, task_id INTEGER, PRIMARY KEY(schedule_id, seq)
+)WITHOUT ROWID;
+CREATE TABLE schedules(
+  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, spec TEXT NOT NULL, source TEXT NOT NULL,
+  cursor INTEGER NOT NULL, queue TEXT NOT NULL, runs INTEGER NOT NULL, resumed_at INTEGER NOT NULL,
+  paused INTEGER NOT NULL, next_at REAL, task_id INTEGER, budget TEXT NOT NULL, created_at REAL NOT NULL
+);
 CREATE TABLE sessions(
   id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, agent_id TEXT NOT NULL,
   parent_id INTEGER, root_id INTEGER NOT NULL, depth INTEGER NOT NULL, lane TEXT NOT NULL, role TEXT NOT NULL,
@@ -62,7 +72,7 @@ CREATE TABLE sessions(
   purses TEXT NOT NULL DEFAULT '', -- names of the budgets it draws on, fixed at birth
   owner INTEGER, fence INTEGER NOT NULL DEFAULT 0, head INTEGER NOT NULL DEFAULT 0, base INTEGER NOT NULL DEFAULT 0,
   due REAL, hold INTEGER NOT NULL DEFAULT 0, hold_until REAL, paused INTEGER NOT NULL DEFAULT 0,
-  closed INTEGER NOT NULL DEFAULT 0, run_id INTEGER, progress_at REAL, idle_at REAL, created_at REAL NOT NULL, queue TEXT, deleted_at REAL, heartbeat_at REAL, letter_id INTEGER, compact_at INTEGER, bound INTEGER NOT NULL DEFAULT 0, history TEXT);
+  closed INTEGER NOT NULL DEFAULT 0, run_id INTEGER, progress_at REAL, idle_at REAL, created_at REAL NOT NULL, queue TEXT, deleted_at REAL, heartbeat_at REAL, letter_id INTEGER, compact_at INTEGER, bound INTEGER NOT NULL DEFAULT 0, history TEXT, place TEXT, saved TEXT, share TEXT NOT NULL DEFAULT 'default', priority INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE shown(
   viewer TEXT NOT NULL, number INTEGER NOT NULL, task_id INTEGER NOT NULL, PRIMARY KEY(viewer, number))WITHOUT ROWID;
 CREATE TABLE sqlite_sequence(name,seq);
@@ -85,10 +95,10 @@ CREATE TABLE usage(
   state INTEGER NOT NULL DEFAULT 0, model TEXT NOT NULL, effective TEXT,
   reserved_tokens INTEGER NOT NULL DEFAULT 0, reserved_usd TEXT,
   input INTEGER NOT NULL DEFAULT 0, output INTEGER NOT NULL DEFAULT 0, cache_read INTEGER NOT NULL DEFAULT 0,
-  cache_write INTEGER NOT NULL DEFAULT 0, usd TEXT, PRIMARY KEY(session_id, call_no))WITHOUT ROWID;
+  cache_write INTEGER NOT NULL DEFAULT 0, usd TEXT, calls INTEGER NOT NULL DEFAULT 1, PRIMARY KEY(session_id, call_no))WITHOUT ROWID;
 CREATE TABLE workers(
   id INTEGER PRIMARY KEY, lease_until REAL NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
-  version TEXT NOT NULL, started_at REAL NOT NULL, beats INTEGER NOT NULL DEFAULT 0, seen_at REAL, clock_offset REAL, draining INTEGER NOT NULL DEFAULT 0);
+  version TEXT NOT NULL, started_at REAL NOT NULL, beats INTEGER NOT NULL DEFAULT 0, seen_at REAL, clock_offset REAL, draining INTEGER NOT NULL DEFAULT 0, place TEXT, lease_s REAL);
 CREATE INDEX bindings_session ON bindings(session_id);
 CREATE INDEX deliveries_run ON deliveries(run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX deliveries_task ON deliveries(task_id);
@@ -96,6 +106,7 @@ CREATE INDEX events_at ON events(at, task_id, seq);
 CREATE INDEX inbox_dead ON inbox(session_id, id) WHERE state = 2;
 CREATE INDEX inbox_new ON inbox(session_id) WHERE seen = 0;
 CREATE INDEX inbox_open ON inbox(session_id, id) WHERE state = 0;
+CREATE INDEX inbox_said ON inbox(session_id, id) WHERE kind IN ('user', 'request');
 CREATE INDEX inbox_task ON inbox(task_id) WHERE task_id IS NOT NULL;
 CREATE INDEX outbox_due ON outbox(due) WHERE due IS NOT NULL;
 CREATE INDEX outbox_open ON outbox(session_id) WHERE done_at IS NULL;
@@ -106,13 +117,17 @@ CREATE INDEX runs_crashed ON runs(session_id) WHERE crashes > 0 AND ended_at IS 
 CREATE UNIQUE INDEX runs_open ON runs(session_id) WHERE ended_at IS NULL;
 CREATE INDEX runs_session ON runs(session_id);
 CREATE INDEX runs_untraced ON runs(ended_at) WHERE traced = 0 AND ended_at IS NOT NULL;
+CREATE INDEX schedules_next ON schedules(next_at) WHERE next_at IS NOT NULL;
 CREATE INDEX sessions_due ON sessions(lane, due, id) WHERE owner IS NULL AND due IS NOT NULL;
 CREATE INDEX sessions_heartbeat ON sessions(heartbeat_at) WHERE heartbeat_at IS NOT NULL;
 CREATE INDEX sessions_history ON sessions(history) WHERE history IS NOT NULL;
+CREATE INDEX sessions_leftover ON sessions(id) WHERE deleted_at IS NOT NULL AND head > 0;
 CREATE INDEX sessions_main ON sessions(id) WHERE is_task = 0;
 CREATE INDEX sessions_owner ON sessions(owner, lane) WHERE owner IS NOT NULL;
 CREATE INDEX sessions_parent ON sessions(parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX sessions_roots ON sessions(lane, root_id, due, id) WHERE owner IS NULL AND due IS NOT NULL;
+CREATE INDEX sessions_saved ON sessions(id) WHERE saved IS NOT NULL;
+CREATE INDEX sessions_share_roots ON sessions(lane, priority, share, root_id, due, id) WHERE owner IS NULL AND due IS NOT NULL;
+CREATE INDEX sessions_shares ON sessions(lane, priority, share, due, id) WHERE owner IS NULL AND due IS NOT NULL;
 CREATE INDEX system_events_new ON system_events(session_id) WHERE taken_run IS NULL;
 CREATE INDEX tasks_alive ON tasks(root_id, depth)
   WHERE phase <> 'cleanup_pending' AND phase <> 'completed' AND phase <> 'completed_giveup';

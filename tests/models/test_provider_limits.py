@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from clutch.core.messages import Answer, Usage
+from clutch.core.provider_limits import LimitGrant, LimitRequest
 from clutch.core.rate_limit import Bounds
 from clutch.models.rate_limiter import Throttled
 from clutch.ports import ModelError, ModelRequest, Trouble
@@ -39,6 +40,33 @@ def test_calls_under_way_those_that_wait_and_booked_tokens_are_counted() -> None
         # Two calls of 3000 tokens in the last two seconds, of which two seconds are paid for.
         assert limit.tokens_booked is not None
         assert 5700 <= limit.tokens_booked <= 6000
+
+    run_virtual(story())
+
+
+class Unreadable:
+    """`SharedLimits` whose row a newer version wrote."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def holder(self) -> int | None:
+        return 1
+
+    async def exchange(self, name: str, bounds: Bounds, request: LimitRequest) -> LimitGrant:
+        self.asked += 1
+        raise KeyError("pace")
+
+
+def test_calls_without_a_limit_start_while_the_shared_row_cannot_be_read() -> None:
+    async def story() -> None:
+        shared, began = Unreadable(), LoopClock().now()
+        fake = Fake(lambda _: taking(0.1))
+        models = Throttled(fake, LoopClock(), {"here": Bounds()}, chance=lambda: 0.5, shared=shared)
+        await asyncio.gather(*(go(models, key) for key in "ab"))
+        assert LoopClock().now() - began < 1, "not only after all patience"
+        assert (len(fake.asked), shared.asked) == (2, 1)
+        await models.close()
 
     run_virtual(story())
 

@@ -15,8 +15,7 @@ from clutch.store.transaction import Tx
 from clutch.surfaces.http_client import Declined
 from tests.surfaces.asking import asking, asks, plans, runs
 from tests.surfaces.served import Served
-from tests.surfaces.test_dashboard import opened
-from tests.surfaces.test_dashboard_inbox import go
+from tests.surfaces.test_dashboard import opened, visit
 from tests.surfaces.test_page import CARD
 
 CLICKS = 200
@@ -130,7 +129,7 @@ def test_no_press_decides_about_an_item_that_was_not_below_the_pointer(
 ) -> None:
     with asking(tmp_path / "state") as db, opened(browser, db, HASTENED, viewport=SCREEN) as page:
         storm = Storm(db, page, seed=15)
-        go(page, db, "view=inbox")
+        visit(page, "view=inbox")
         for _ in range(4):
             storm.add()
         expect(page.locator(CARD)).to_have_count(4)

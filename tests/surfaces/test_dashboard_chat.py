@@ -22,7 +22,7 @@ from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 from tests.patience import PATIENCE_S
 from tests.surfaces.served import Served, Slow, served
-from tests.surfaces.test_dashboard import DEEP, free_port, gateway, opened, violations
+from tests.surfaces.test_dashboard import DEEP, DESKTOP, WIDTHS, free_port, gateway, opened, violations, visit
 from tests.surfaces.test_page import HOSTILE, is_live
 from tests.surfaces.typed import typed
 
@@ -98,8 +98,7 @@ def page(browser: Browser, db: Served) -> Iterator[Page]:
 
 def show(page: Page, db: Served, session: str = MAIN) -> None:
     db.client.post(f"/v1/sessions/{session}")  # its text is followed from the first piece
-    page.goto(f"{db.clutch.url}/?view=chat&session={session}")
-    is_live(page)
+    visit(page, f"view=chat&session={session}")
     expect(composer(page)).to_be_editable()
 
 
@@ -626,37 +625,35 @@ def test_a_phone_shows_the_list_or_the_conversation(db: Served, browser: Browser
     db.let_go()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing(db: Served, browser: Browser, width: int, tmp_path: Path) -> None:
+def test_axe_finds_nothing(db: Served, browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("x")
     sent(db, "look around")
     settled(db)
     sent(db, "delegate asker=run it; helper=slow work; quick one=quick")
-    with opened(browser, db, viewport={"width": width, "height": 844}) as page:
+    with opened(browser, db, viewport=DESKTOP) as page:
         show(page, db)
         expect(page.locator(".ask")).to_have_count(1)
         expect(page.locator(".entry-delivered")).to_have_count(1)
-        violations(page)
+        violations(page, *WIDTHS)
         page.locator(".log .call summary").first.click()
         say(page, "pieces")
         put(db, "# A title\n\nSome *text*\n\n```\ncode\n```\n")
         expect(page.locator(".streamed pre")).to_be_visible()
         say(page, "queued words")
         expect(page.locator(".unread-messages .bubble")).to_be_visible()
-        violations(page)
+        violations(page, *WIDTHS)
         composer(page).press_sequentially("@no")
         expect(page.get_by_role("option").first).to_be_visible()
-        violations(page)
+        violations(page, *WIDTHS)
         page.keyboard.press("Escape")
         page.get_by_role("button", name="Stop").click()
-        violations(page)
+        violations(page, *WIDTHS)
         page.get_by_role("dialog").get_by_role("button", name="Stop").click()
         expect(page.get_by_role("dialog")).to_have_count(0)
         expect(page.locator(".entry-system")).to_be_visible()
-        violations(page)
-        page.goto(f"{db.clutch.url}/?view=chat")
-        is_live(page)
-        violations(page)
+        violations(page, *WIDTHS)
+        visit(page, "view=chat")
+        violations(page, *WIDTHS)
     db.let_go()
 
 

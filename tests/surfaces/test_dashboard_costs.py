@@ -16,7 +16,7 @@ from clutch.core.policy import Budgets, OnBudget
 from clutch.core.text.format import tokens
 from clutch.surfaces.http_client import session_path, task_path
 from tests.surfaces.served import FAST, Served, served
-from tests.surfaces.test_dashboard import opened, outline, violations
+from tests.surfaces.test_dashboard import DESKTOP, WIDTHS, opened, outline, violations, visit
 from tests.surfaces.test_http_tasks import seen
 from tests.surfaces.test_page import HOSTILE, MARKS, spawned
 from tests.transactions.test_costs import booked
@@ -62,7 +62,7 @@ def figure(page: Page, name: str) -> Locator:
 
 
 def show(page: Page, db: Served, query: str = "") -> None:
-    page.goto(f"{db.clutch.url}/?view=costs{query}")
+    visit(page, f"view=costs{query}")
     expect(page.locator(".costs:not(.loading)")).to_have_count(1)
 
 
@@ -177,11 +177,14 @@ def test_figures_follow_tasks_and_main_agents_without_being_asked(db: Served, pa
 
 def test_an_idle_view_asks_for_nothing(db: Served, page: Page) -> None:
     asked: list[str] = []
-    with page.expect_response(re.compile("/v1/usage")) as first:
-        show(page, db)
+    answered: list[str] = []
+    page.on("response", lambda one: answered.append(one.url) if "/v1/usage" in one.url else None)
+    show(page, db)
     expect(page.get_by_role("heading", name="No model calls in this period")).to_be_visible()
-    with page.expect_response(lambda one: "/v1/usage" in one.url and one is not first.value):
-        pass  # the overview at the beginning of the stream: what happened between the first read and it is not lost
+    if len(answered) < 2:
+        # The overview at the beginning of the stream: what happened between the first read and it is not lost.
+        with page.expect_response(re.compile("/v1/usage")):
+            pass
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(3000)  # nothing happens, so there is nothing to wait for
     assert [url for url in asked if "/v1/usage" in url] == []
@@ -197,16 +200,13 @@ def test_an_unknown_cost_is_never_zero(db: Served, page: Page) -> None:
     expect(page.get_by_role("img", name=re.compile("^Tokens per hour"))).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing_and_nothing_is_cut_off(db: Served, browser: Browser, width: int) -> None:
+def test_axe_finds_nothing_and_nothing_is_cut_off(db: Served, browser: Browser) -> None:
     ledger(db)
     spawned(db, "slow work", "limited", budget={"tokens": 10_000})
-    with opened(browser, db, viewport={"width": width, "height": 844}) as page:
+    with opened(browser, db, viewport=DESKTOP) as page:
         for by in ("day", "model", "agent", "tree"):
             show(page, db, f"&by={by}")
-            violations(page)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert page.evaluate("document.querySelector('main').scrollWidth") <= width
+            violations(page, *WIDTHS, within="html, main")
     db.let_go()
 
 

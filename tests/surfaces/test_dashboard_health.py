@@ -22,7 +22,7 @@ from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 from clutch.tools.import_guard import GUARD
 from clutch.wiring.engine import SystemClock
 from tests.surfaces.served import FAST, Served, Slow, served
-from tests.surfaces.test_dashboard import opened, violations
+from tests.surfaces.test_dashboard import DESKTOP, WIDTHS, opened, violations, visit
 from tests.surfaces.test_http_tasks import ended
 from tests.surfaces.test_page import HOSTILE, MARKS, spawned
 from tests.transactions.world import write
@@ -55,7 +55,7 @@ def page(browser: Browser, db: Served) -> Iterator[Page]:
 
 
 def show(page: Page, db: Served) -> None:
-    page.goto(f"{db.clutch.url}/?view=health")
+    visit(page, "view=health")
     expect(part(page, "Invariants").locator(".verdict")).not_to_be_empty()
 
 
@@ -209,20 +209,18 @@ def test_an_invalid_file_keeps_the_previous_config_and_says_where_it_is_wrong(
         expect(depth.locator("code").first).to_have_text("3")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing_and_nothing_is_cut_off(db: Served, browser: Browser, width: int) -> None:
+def test_axe_finds_nothing_and_nothing_is_cut_off(db: Served, browser: Browser) -> None:
     config(db, '{worker: {tick: "7s"}, modle: 1}')
     with pytest.raises(ConfigInvalid):
         db.run(db.clutch.reload())
     task = spawned(db, "quick work", "one")
     ended(db.client, task)
     change(db, "UPDATE tasks SET outcome = 'error', error = '' WHERE id = ?", parse_task_id(task))
-    with opened(browser, db, viewport={"width": width, "height": 844}) as page:
+    with opened(browser, db, viewport=DESKTOP) as page:
         show(page, db)
         expect(verdict(page, "Invariants")).to_have_text(re.compile("violated$"))
         page.get_by_text("All invariants").click()
-        violations(page)
-        assert page.evaluate("document.querySelector('main').scrollWidth") <= width
+        violations(page, *WIDTHS, within="html, main")
     change(db, "UPDATE tasks SET outcome = 'ok', error = NULL WHERE id = ?", parse_task_id(task))
 
 

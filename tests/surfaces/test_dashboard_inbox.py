@@ -14,7 +14,17 @@ from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 from tests.surfaces.asking import asking, asks, calls, exhausts, loses, offers_tool, plans, runs
 from tests.surfaces.served import Served
-from tests.surfaces.test_dashboard import MARKDOWN, family, opened, outline, violations
+from tests.surfaces.test_dashboard import (
+    DESKTOP,
+    MARKDOWN,
+    PHONE,
+    WIDTHS,
+    family,
+    opened,
+    outline,
+    violations,
+    visit,
+)
 from tests.surfaces.test_page import CARD, HOSTILE, KEPT_MS, is_live, spawned
 from tests.surfaces.typed import typed
 
@@ -33,7 +43,7 @@ def page(browser: Browser, db: Served) -> Iterator[Page]:
         yield shown
 
 
-def go(page: Page, db: Served, query: str) -> None:
+def load(page: Page, db: Served, query: str) -> None:
     page.goto(f"{db.clutch.url}/?{query}")
     is_live(page)
 
@@ -55,7 +65,7 @@ def press(within: Locator, name: str) -> None:
 def test_a_command_shows_who_asks_where_it_runs_and_what_each_decision_does(db: Served, page: Page) -> None:
     made = 'call [{"tool": "shell", "args": {"command": "touch ran", "timeout_seconds": 9}}]'
     spawned(db, f"family the child={made}", "the parent")
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     shown = card(page, "the child")
     expect(shown.locator(".path a")).to_have_text(["agent:main:main", "the parent", "the child"])
     expect(shown.locator("pre.command")).to_have_text("touch ran")
@@ -80,7 +90,7 @@ def test_a_sandboxed_command_says_so_and_calls_of_one_run_wait_for_each_other(
     with asking(tmp_path / "state", settings=settings) as db, opened(browser, db, **WIDE) as page:
         two = [{"tool": "shell", "args": {"command": name, "cwd": "sub"}} for name in ("one", "two")]
         calls(db, "twice", *two)
-        go(page, db, "view=inbox")
+        visit(page, "view=inbox")
         expect(page.locator(CARD)).to_have_count(2)
         says = page.locator(CARD).first.locator(".consequences li").first
         where = f"in {db.home.parent}/sub, in the sandbox"
@@ -91,7 +101,7 @@ def test_a_sandboxed_command_says_so_and_calls_of_one_run_wait_for_each_other(
 
 def test_approving_a_command_takes_a_confirmation_and_runs_it_once(db: Served, page: Page) -> None:
     runs(db, "dangerous", "echo . >> ran")
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     shown = card(page, "dangerous")
     approve = shown.get_by_role("button", name="Approve", exact=True)
     expect(approve).to_be_enabled()
@@ -114,12 +124,12 @@ def test_approving_a_command_takes_a_confirmation_and_runs_it_once(db: Served, p
 
 def test_a_rejected_command_does_not_run_and_its_comment_is_read(db: Served, page: Page) -> None:
     task = runs(db, "dangerous", "touch ran")
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     shown = card(page, "dangerous")
     shown.get_by_role("textbox").fill("not here")
     press(shown, "Reject")
     expect(shown.get_by_role("status")).to_have_text("Rejected: not here")
-    go(page, db, f"view=inbox&task={task}")
+    visit(page, f"view=inbox&task={task}")
     page.locator("#panel .call summary").click()
     expect(page.locator("#panel .call")).to_contain_text("not approved: not here")
     assert not (db.home.parent / "ran").exists()
@@ -129,7 +139,7 @@ def test_a_question_is_answered_with_a_choice_or_a_text_and_never_blank(db: Serv
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.method))
     task = asks(db, "curious", "Which one?", "left", "right")
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     shown = card(page, "curious")
     expect(shown).to_contain_text("Answering lets the subagent continue with your text.")
     press(shown, "Answer")
@@ -148,7 +158,7 @@ def test_a_question_is_answered_with_a_choice_or_a_text_and_never_blank(db: Serv
 
 def test_a_plan_is_markdown_and_its_rejection_needs_a_reason(db: Served, page: Page) -> None:
     plans(db, "tidy", MARKDOWN)
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     shown = card(page, "tidy")
     expect(shown.locator(".markdown h3")).to_have_text("Title")
     expect(shown.locator(".markdown strong").first).to_have_text("bold")
@@ -169,7 +179,7 @@ def test_a_plan_is_markdown_and_its_rejection_needs_a_reason(db: Served, page: P
 
 def test_an_answer_that_waits_for_a_plan_says_so_in_chat_and_why(db: Served, page: Page) -> None:
     task = plans(db, "tidy", MARKDOWN)
-    go(page, db, "view=chat&session=agent:main:main")
+    visit(page, "view=chat&session=agent:main:main")
     expect(page.locator(".turn-state")).to_have_text(
         "waiting for 1 subagent · the answer waits for your decision about the plan of “tidy”"
     )
@@ -186,7 +196,7 @@ def test_an_answer_that_waits_for_a_plan_says_so_in_chat_and_why(db: Served, pag
 
 def test_a_budget_shows_its_figures_and_an_approval_raises_it(db: Served, page: Page) -> None:
     task = exhausts(db, "thirsty")
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     shown = card(page, "thirsty")
     expect(shown).to_contain_text("100 of 50 used")
     expect(shown).to_contain_text("Approving raises the limit from 50 tokens to 150 tokens")
@@ -199,7 +209,7 @@ def test_a_budget_shows_its_figures_and_an_approval_raises_it(db: Served, page: 
 
 def test_a_changed_mcp_tool_shows_both_definitions(db: Served, page: Page) -> None:
     offers_tool(db, "find and send")
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     shown = card(page, "MCP tool changed")
     expect(shown).to_contain_text("Server search, tool find")
     shown.get_by_text("The tool as it was approved").click()
@@ -217,7 +227,7 @@ def test_another_tool_shows_its_arguments_whole(db: Served, page: Page) -> None:
         return f"sent to {to}: {words}"
 
     calls(db, "mailer", {"tool": "mail", "args": {"to": "ada", "words": "hello"}})
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     shown = card(page, "mailer")
     expect(shown).to_contain_text("Tool mail")
     expect(shown.locator(".card-text pre")).to_contain_text('"to": "ada"')
@@ -232,11 +242,11 @@ def test_a_link_to_one_item_selects_it_and_says_when_it_is_gone(db: Served, page
         asks(db, name, "What is it called?")
     expect(page.locator("a[data-view=inbox] .count")).to_have_text("4")
     items = db.client.get("/v1/inbox")["items"]
-    go(page, db, f"view=inbox&item={items[-1]['id']}")
+    load(page, db, f"view=inbox&item={items[-1]['id']}")
     expect(card(page, items[-1]["label"])).to_be_focused()
     expect(card(page, items[-1]["label"])).to_be_in_viewport()
     assert outline(card(page, items[-1]["label"])) == "solid"
-    go(page, db, "view=inbox&item=q_000001")
+    load(page, db, "view=inbox&item=q_000001")
     expect(page.get_by_text("q_000001 is not in the inbox: it was decided or withdrawn.")).to_be_visible()
 
 
@@ -273,7 +283,7 @@ def test_a_decided_card_stays_until_its_place_is_not_below_the_pointer(db: Serve
     page.clock.install()
     for name in ("one", "two", "three"):
         asks(db, name, "What is it called?")
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     expect(page.locator(CARD)).to_have_count(3)
     first, last = (page.locator(CARD).nth(place) for place in (0, 2))
     last.get_by_role("button", name="Answer").hover()
@@ -347,7 +357,7 @@ def test_the_selection_does_not_jump_to_another_card_when_one_leaves(db: Served,
     asks(db, "first", "What is it called?")
     expect(page.locator(CARD)).to_have_count(1)
     runs(db, "second", "touch ran")
-    go(page, db, "view=inbox")
+    visit(page, "view=inbox")
     expect(page.locator(CARD)).to_have_count(2)
     page.keyboard.press("j")
     page.keyboard.press("r")
@@ -364,7 +374,7 @@ def test_the_selection_does_not_jump_to_another_card_when_one_leaves(db: Served,
 def test_an_undelivered_result_is_read_in_place_redelivered_and_discarded(db: Served, page: Page) -> None:
     audit = loses(db, "audit", "## Findings\n\nthe **token** is logged")
     loses(db, "second")
-    go(page, db, "state=undelivered")  # the filter of the list that was here before
+    load(page, db, "state=undelivered")  # the filter of the list that was here before
     assert page.url.endswith("/?view=undelivered")
     expect(page.locator(CARD)).to_have_count(2)
     shown = card(page, "audit")
@@ -395,7 +405,7 @@ def test_an_undelivered_result_is_read_in_place_redelivered_and_discarded(db: Se
 
 
 def delivered(db: Served, page: Page, task: str) -> None:
-    go(page, db, f"task={task}")
+    visit(page, f"task={task}")
     expect(page.locator("#panel .figures")).to_contain_text("result delivered", timeout=20_000)
 
 
@@ -463,49 +473,50 @@ SMALL = """() => [...document.querySelectorAll("button, select, nav a, textarea,
   .map((one) => one.outerHTML.slice(0, 80))"""
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing_in_filled_views(db: Served, browser: Browser, width: int) -> None:
+def test_axe_finds_nothing_in_filled_views(db: Served, browser: Browser) -> None:
     everything(db)
-    with opened(browser, db, viewport={"width": width, "height": 844}) as page:
-        go(page, db, "view=inbox")
+    with opened(browser, db, viewport=DESKTOP) as page:
+        visit(page, "view=inbox")
         expect(page.locator(CARD)).to_have_count(5)
         expect(card(page, "thirsty").get_by_role("button", name="Approve")).to_be_enabled()
-        violations(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert width > 390 or page.evaluate(SMALL) == []
+        violations(page, *WIDTHS)
+        page.set_viewport_size(PHONE)
+        assert page.evaluate(SMALL) == []
+        page.set_viewport_size(DESKTOP)
         card(page, "dangerous").get_by_role("button", name="Approve", exact=True).click()
         expect(card(page, "dangerous").get_by_role("button", name="Run it")).to_be_visible()
         press(card(page, "thirsty"), "Reject")
         expect(card(page, "thirsty").get_by_role("status")).to_have_text("Rejected")
-        violations(page)
-        go(page, db, "view=undelivered")
+        violations(page, *WIDTHS)
+        visit(page, "view=undelivered")
         shown = card(page, "audit")
+        expect(shown.locator("summary")).to_have_count(2)
         for summary in shown.locator("summary").all():
             summary.click()
         expect(shown.locator(".markdown h3")).to_be_visible()
         expect(shown.get_by_role("button", name="Redeliver")).to_be_enabled()
-        violations(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert width > 390 or page.evaluate(SMALL) == []
+        violations(page, *WIDTHS)
+        page.set_viewport_size(PHONE)
+        assert page.evaluate(SMALL) == []
+        page.set_viewport_size(DESKTOP)
     db.let_go()
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing_in_empty_views(db: Served, browser: Browser, width: int) -> None:
-    with opened(browser, db, viewport={"width": width, "height": 844}) as page:
+def test_axe_finds_nothing_in_empty_views(db: Served, browser: Browser) -> None:
+    with opened(browser, db, viewport=DESKTOP) as page:
         for view, says in (
             ("inbox", "Nothing needs a decision."),
             ("undelivered", "Nothing is undelivered."),
         ):
-            go(page, db, f"view={view}")
+            visit(page, f"view={view}")
             expect(page.get_by_text(says)).to_be_visible()
-            violations(page)
+            violations(page, *WIDTHS)
 
 
 def test_forced_colours_show_the_selection_and_motion_is_reduced(db: Served, browser: Browser) -> None:
     asks(db, "curious", "Which one?", "left", "right")
     with opened(browser, db, reduced_motion="reduce", forced_colors="active", **WIDE) as page:
-        go(page, db, "view=inbox")
+        visit(page, "view=inbox")
         expect(page.locator(CARD)).to_have_count(1)
         page.keyboard.press("j")
         shown = card(page, "curious")
@@ -535,22 +546,22 @@ def test_s26_no_word_of_an_item_is_ever_run_or_fetched(browser: Browser, tmp_pat
             plans(db, name, text)
             loses(db, name, text)
         offers_tool(db, "\n".join(HOSTILE[:50]))
-        go(page, db, "view=inbox")
+        visit(page, "view=inbox")
         expect(page.locator(CARD)).to_have_count(31, timeout=20_000)
         is_clean(page)
         for button in page.locator(".choices button").all():
             expect(button).to_have_attribute("aria-disabled", "false")
             button.click()
-        go(page, db, f"view=inbox&item={HOSTILE[0]}&session={HOSTILE[1]}")
+        load(page, db, f"view=inbox&item={HOSTILE[0]}&session={HOSTILE[1]}")
         expect(page.get_by_text("Nothing of this session needs a decision.")).to_be_visible()
         is_clean(page)
-        go(page, db, "view=undelivered")
+        visit(page, "view=undelivered")
         expect(page.locator(CARD)).to_have_count(10)
         for summary in page.locator("summary").all():
             summary.click()
         expect(page.locator(".markdown")).to_have_count(10)
         is_clean(page)
-        go(page, db, f"view=undelivered&agent={HOSTILE[2]}")
+        load(page, db, f"view=undelivered&agent={HOSTILE[2]}")
         expect(page.get_by_text("No undelivered result matches these filters.")).to_be_visible()
         is_clean(page)
         assert all(one.startswith(str(db.clutch.url)) for one in asked)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from clutch.api import report_objects
 from tests.surfaces.served import Served
-from tests.surfaces.test_dashboard import opened, outline, violations
+from tests.surfaces.test_dashboard import DESKTOP, PHONE, WIDTHS, opened, outline, violations, visit
 from tests.surfaces.test_page import HOSTILE, row, spawned
 from tests.surfaces.tree_models import planted, trees_served
 
@@ -49,19 +49,45 @@ def ids_of(db: Served, root: str) -> dict[str, str]:
 
 def show(page: Page, db: Served, root: str, **more: str) -> None:
     extra = "".join(f"&{name}={value}" for name, value in more.items())
-    page.goto(f"{db.clutch.url}/?view=timeline&task={root}{extra}")
+    visit(page, f"view=timeline&task={root}{extra}")
     expect(lane(page, "the tree")).to_be_visible()
 
 
-@pytest.fixture
-def over(db: Served, page: Page) -> str:
+class Over(NamedTuple):
     """A tree that has ended, shown."""
+
+    db: Served
+    page: Page
+    root: str
+
+
+def ended(db: Served, page: Page) -> str:
     root = planted(db)
     show(page, db, root)
     expect(lane(page, "helper")).to_have_attribute("data-status", "done", timeout=PATIENT)
     db.let_go()
     expect(arrow(page, root)).to_have_attribute("data-state", "undelivered", timeout=PATIENT)
     return root
+
+
+@pytest.fixture(scope="module")
+def only_read(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
+    """One gateway and one page for all tests that change nothing."""
+    with (
+        trees_served(tmp_path_factory.mktemp("trees") / "state") as db,
+        opened(browser, db, viewport={"width": 1280, "height": 800}) as page,
+    ):
+        yield Over(db, page, ended(db, page))
+
+
+@pytest.fixture
+def over(only_read: Over) -> Over:
+    """The view is made anew."""
+    db, page, root = only_read
+    visit(page, "")
+    show(page, db, root)
+    expect(arrow(page, root)).to_have_attribute("data-state", "undelivered")
+    return only_read
 
 
 # ---- lanes, arrows and the critical path -----------------------------------------------------------------
@@ -91,29 +117,31 @@ def test_a_running_tree_has_lanes_bars_and_a_deferred_result(db: Served, page: P
     assert late.locator(".line").evaluate("(one) => getComputedStyle(one).strokeDasharray") == "none"
 
 
-def test_each_result_leads_to_the_message_that_delivered_it(db: Served, page: Page, over: str) -> None:
-    found = read(db, over)
+def test_each_result_leads_to_the_message_that_delivered_it(over: Over) -> None:
+    db, page, root = over
+    found = read(db, root)
     arrows = {one["taskId"]: one for one in found["deliveries"]}
-    known = ids_of(db, over)
+    known = ids_of(db, root)
     reader = arrows[known["reader"]]
     expect(arrow(page, known["reader"])).to_have_attribute("data-state", "delivered")
     title = arrow(page, known["reader"]).locator("title")
     expect(title).to_contain_text(f"delivered to the tree in message {reader['message']}")
-    transcript = db.client.get(f"/v1/tasks/{over}/transcript")["messages"]
+    transcript = db.client.get(f"/v1/tasks/{root}/transcript")["messages"]
     (message,) = [one for one in transcript if one["seq"] == reader["message"]]
     assert "reader" in str(message["body"])
     assert message["at"] == reader["readAt"]
     # A result that was given up is red, and has a cross.
-    given_up = arrow(page, over)
+    given_up = arrow(page, root)
     expect(given_up.locator(".cross")).to_have_count(1)
     expect(given_up.locator("title")).to_have_text(re.compile(r"undelivered \(retry limit reached\)"))
     expect(page.locator(".lane.session")).to_contain_text("agent:main:main")
 
 
-def test_the_critical_path_is_marked_below_its_lanes(db: Served, page: Page, over: str) -> None:
-    path = {stage["taskId"] for stage in read(db, over)["criticalPath"]}
-    known = ids_of(db, over)
-    assert over in path
+def test_the_critical_path_is_marked_below_its_lanes(over: Over) -> None:
+    db, page, root = over
+    path = {stage["taskId"] for stage in read(db, root)["criticalPath"]}
+    known = ids_of(db, root)
+    assert root in path
     assert len(path) > 1
     for label, number in known.items():
         drawn = (
@@ -125,7 +153,8 @@ def test_the_critical_path_is_marked_below_its_lanes(db: Served, page: Page, ove
     assert page.locator(".critical-link").count() > 0
 
 
-def test_attempts_are_marked_and_a_lane_opens_its_task(db: Served, page: Page, over: str) -> None:
+def test_attempts_are_marked_and_a_lane_opens_its_task(db: Served, page: Page) -> None:
+    over = ended(db, page)
     known = ids_of(db, over)
     db.client.post(f"/v1/tasks/{known['reader']}/retry", {})
     expect(lane(page, "reader").locator(".attempt")).to_have_text("2", timeout=PATIENT)
@@ -147,7 +176,7 @@ def test_lanes_fold_and_only_lanes_in_sight_exist(db: Served, page: Page) -> Non
         db, "family " + "; ".join(f"child {number}=quick" for number in range(80)), "many", notifyParent=False
     )
     expect(row(page, "many")).to_have_attribute("data-status", "done", timeout=60_000)
-    page.goto(f"{db.clutch.url}/?view=timeline&task={root}")
+    visit(page, f"view=timeline&task={root}")
     expect(lane(page, "many")).to_be_visible()
     expect(page.locator(".timeline-grid")).to_have_attribute("aria-rowcount", "83")
     assert page.locator(".lane").count() < 45
@@ -161,9 +190,8 @@ def test_lanes_fold_and_only_lanes_in_sight_exist(db: Served, page: Page) -> Non
     expect(page.locator(".lane:not(.session)")).to_have_count(1)
 
 
-def test_beyond_its_limit_a_tree_says_what_is_left_out(
-    db: Served, page: Page, over: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_its_limit_a_tree_says_what_is_left_out(over: Over, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = over.page
     from clutch.transactions.read import trees
 
     monkeypatch.setattr(trees, "TASKS_MAX", 3)
@@ -174,16 +202,17 @@ def test_beyond_its_limit_a_tree_says_what_is_left_out(
 # ---- the slider ------------------------------------------------------------------------------------------
 
 
-def test_the_slider_shows_the_tree_as_it_was(db: Served, page: Page, over: str) -> None:
-    found = read(db, over)
+def test_the_slider_shows_the_tree_as_it_was(over: Over) -> None:
+    db, page, root = over
+    found = read(db, root)
     lanes = {one["task"]["label"]: one for one in found["lanes"]}
     expect(page.locator(".lane:not(.session)")).to_have_count(6)
     at = next(one["at"] for one in lanes["helper"]["states"] if one["deliveryStatus"] == "deferred")
-    show(page, db, over, at=at)
+    show(page, db, root, at=at)
     expect(lane(page, "last one")).to_have_attribute("data-status", "running")
     expect(lane(page, "the tree")).to_have_attribute("data-status", "waiting")
     expect(arrow(page, lanes["helper"]["task"]["taskId"])).to_have_attribute("data-state", "deferred")
-    expect(arrow(page, over)).to_have_count(0)
+    expect(arrow(page, root)).to_have_count(0)
     slider = page.get_by_role("slider", name="Moment")
     expect(slider).to_have_attribute("aria-valuetext", re.compile(r"^\+"))
     lane(page, "last one").get_by_role("link").click()
@@ -197,12 +226,11 @@ def test_the_slider_shows_the_tree_as_it_was(db: Served, page: Page, over: str) 
     assert "at=" not in page.url
 
 
-def test_before_its_spawn_a_task_is_absent_and_arrows_step_through_events(
-    db: Served, page: Page, over: str
-) -> None:
-    found = read(db, over)
+def test_before_its_spawn_a_task_is_absent_and_arrows_step_through_events(over: Over) -> None:
+    db, page, root = over
+    found = read(db, root)
     moments = sorted({state["at"] for one in found["lanes"] for state in one["states"]})
-    show(page, db, over, at=moments[0])
+    show(page, db, root, at=moments[0])
     expect(page.locator(".lane:not(.session)")).to_have_count(1)
     slider = page.get_by_role("slider", name="Moment")
     slider.focus()
@@ -219,7 +247,8 @@ def test_before_its_spawn_a_task_is_absent_and_arrows_step_through_events(
             expect(shown).to_have_attribute("data-status", states[-1]["status"])
 
 
-def test_a_replay_plays_and_pauses_and_ends_live(db: Served, page: Page, over: str) -> None:
+def test_a_replay_plays_and_pauses_and_ends_live(over: Over) -> None:
+    page = over.page
     page.get_by_role("combobox", name="Speed").select_option("1")
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
@@ -238,7 +267,8 @@ def test_a_replay_plays_and_pauses_and_ends_live(db: Served, page: Page, over: s
 SPAN = "() => [...document.querySelectorAll('.time-axis .mark')].map((one) => one.textContent).join()"
 
 
-def test_zoom_by_buttons_keys_and_wheel_pan_and_fit(page: Page, over: str) -> None:
+def test_zoom_by_buttons_keys_and_wheel_pan_and_fit(over: Over) -> None:
+    page = over.page
     whole = page.evaluate(SPAN)
     page.get_by_role("button", name="Zoom in").click()
     page.wait_for_function(f"(before) => ({SPAN})() !== before", arg=whole)
@@ -261,9 +291,13 @@ def test_zoom_by_buttons_keys_and_wheel_pan_and_fit(page: Page, over: str) -> No
     page.wait_for_function(f"(before) => ({SPAN})() === before", arg=whole)
     page.get_by_role("button", name="Clock").click()
     expect(page.locator(".time-axis .mark").first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d"))
+    page.get_by_role("button", name="Relative").click()
+    page.wait_for_function(f"(before) => ({SPAN})() === before", arg=whole)
 
 
-def test_everything_is_reached_with_the_keyboard(db: Served, page: Page, over: str) -> None:
+def test_everything_is_reached_with_the_keyboard(over: Over) -> None:
+    page = over.page
+    page.keyboard.press("Tab")  # after a click, which another test made, focus is not outlined
     lane(page, "the tree").focus()
     assert outline(lane(page, "the tree")) == "solid"
     readout = page.locator(".readout")
@@ -297,27 +331,24 @@ def test_everything_is_reached_with_the_keyboard(db: Served, page: Page, over: s
 # ---- accessibility ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_axe_finds_nothing(db: Served, browser: Browser, width: int) -> None:
+def test_axe_finds_nothing(db: Served, browser: Browser) -> None:
     root = planted(db)
-    size = {"width": width, "height": 844}
-    with opened(browser, db, viewport=size, has_touch=width == 390) as page:
+    with opened(browser, db, viewport=DESKTOP, has_touch=True) as page:
         show(page, db, root)
         expect(arrow(page, ids_of(db, root).get("helper", ""))).to_have_attribute(
             "data-state", "deferred", timeout=PATIENT
         )
-        violations(page)
+        violations(page, *WIDTHS)
         db.let_go()
         expect(arrow(page, root)).to_have_attribute("data-state", "undelivered", timeout=PATIENT)
         page.get_by_role("button", name="Previous event").click()
         expect(page).to_have_url(re.compile("at="))
-        violations(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        if width == 390:
-            small = """() => [...document.querySelectorAll("#view button, #view select, #view input, .lane")]
-              .filter((one) => one.checkVisibility() && one.getBoundingClientRect().height < 44)
-              .map((one) => one.outerHTML.slice(0, 80))"""
-            assert page.evaluate(small) == []
+        violations(page, *WIDTHS)
+        page.set_viewport_size(PHONE)
+        small = """() => [...document.querySelectorAll("#view button, #view select, #view input, .lane")]
+          .filter((one) => one.checkVisibility() && one.getBoundingClientRect().height < 44)
+          .map((one) => one.outerHTML.slice(0, 80))"""
+        assert page.evaluate(small) == []
 
 
 def test_motion_is_reduced_and_forced_colours_keep_bars_and_arrows(db: Served, browser: Browser) -> None:
@@ -357,8 +388,9 @@ def test_no_text_of_a_task_is_run(db: Served, page: Page) -> None:
     assert all(one.startswith(str(db.clutch.url)) for one in asked)
 
 
-def test_every_field_of_the_timeline_is_declared(db: Served, over: str) -> None:
-    found = read(db, over)
+def test_every_field_of_the_timeline_is_declared(over: Over) -> None:
+    db, _, root = over
+    found = read(db, root)
     assert set(found) == set(report_objects.TreeTimeline.__annotations__)
     assert set(found["lanes"][0]["states"][0]) == set(report_objects.LaneState.__annotations__)
     assert set(found["deliveries"][0]) == set(report_objects.DeliveryArrow.__annotations__)

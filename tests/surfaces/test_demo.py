@@ -23,6 +23,7 @@ import pytest
 from clutch.cli.serve import SCREENS
 from clutch.surfaces.discovery import NO_START
 from tests.patience import PATIENCE_S
+from tests.surfaces.typed import typed
 
 SOURCE = Path(__file__).parents[2] / "src"
 OUTCOMES = {"ok", "error", "timeout", "killed", "lost"}
@@ -364,13 +365,16 @@ def test_a_survey_of_the_temporary_files_does_not_survey_itself(tmp_path: Path) 
     ],
 )
 def test_a_wrong_wish_is_a_usage_error_that_names_the_option(
-    tmp_path: Path, words: list[str], field: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], field: str
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUTCH_HOME", str(tmp_path / "home"))
     for name in ("full", "full2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("mine")
-    made = demo(tmp_path, *words, code=2)
-    assert made["ok"] is False
+    said = typed("demo", *words)
+    made = said.body
+    assert (said.code, made["ok"]) == (2, False)
     assert made["error"]["code"] == "invalid_input"
     assert made["error"]["field"] == field
     assert (tmp_path / "full2" / "file").read_text() == "mine"

@@ -278,16 +278,20 @@ def test_init_tests_the_key_and_ends_with_a_command_that_works(tmp_path: Path) -
     ],
 )
 def test_init_says_what_is_wrong_with_a_key(
-    tmp_path: Path, fault: Fault | None, result: str, fix: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault | None, result: str, fix: str
 ) -> None:
     home = tmp_path / "state"
     with provider(lambda _: Failure(fault or Fault.AUTH)) as server:
         url = server.openai_url if fault is not None else "http://127.0.0.1:9/v1"
         keys = {"OPENAI_API_KEY": "sk-loopback-secret", "OPENAI_BASE_URL": url}
-        made = in_a_process("init", state=home, **keys)
+        for name in [name for name in os.environ if name.endswith("_API_KEY")]:
+            monkeypatch.delenv(name)
+        for name, value in keys.items():
+            monkeypatch.setenv(name, value)
+        made = typed("init", state=home)
         assert (made.code, f": {result}: " in made.out, fix in made.out) == (1, True, True), made.out
         assert "sk-loopback-secret" not in made.out + made.err
-        said = in_a_process("init", "--force", "--json", state=home, **keys).body
+        said = typed("init", "--force", "--json", state=home).body
         assert (said["ok"], said["test"]["result"]) == (False, result)
         words = _next_command(made.out)
         assert words[-4:-2] == ["--model", "offline"]

@@ -6,8 +6,9 @@ import asyncio
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from clutch.errors import ConstraintViolated, StoreMoved
 from clutch.store.transaction import Database, Tx
 from clutch.testing import CrashAt
 from clutch.testing.postgres import PostgresServer
-from clutch.transactions import blobs
+from clutch.transactions import blobs, workers
+from clutch.transactions.move import live_workers
 from clutch.wiring import opened_store
+from clutch.wiring.engine import SystemClock
 from clutch.wiring.move import MoveEnd, move
 from tests.golden.contract import FOLDER
 from tests.golden.test_in_flight import load
@@ -69,6 +72,20 @@ def ends_at(point: str) -> Callable[[Database], Database]:
         raise Killed
 
     return lambda db: CrashAt(db, point, die=die)
+
+
+@pytest.mark.anyio
+async def test_a_machine_that_is_ahead_takes_no_live_gateway_for_a_dead_one(
+    tmp_path: Path, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened_store(tmp_path / "gateway", postgres_dsn) as db:
+        await db.alone(workers.register, 1, 30.0, "host", 1, version="1")
+        right = time.time
+        for clock, name in ((time, "time"), (SystemClock, "now")):
+            monkeypatch.setattr(clock, name, lambda *_: right() + 300)
+        async with AsyncExitStack() as stack:
+            mover = await MoveEnd(tmp_path / "mover", postgres_dsn).open(stack)
+            assert [row[0] for row in await mover.read(live_workers)] == [1]
 
 
 def test_everything_goes_to_postgresql_and_back_with_its_ids(

@@ -32,19 +32,35 @@ PLAYED = """(given) => {
     return present;
   };
 }"""
-SHOWN = """async () => {
-  const worker = await navigator.serviceWorker.ready;
-  for (;;) {
-    const found = await worker.getNotifications();
-    if (found.length) return found.map(({ title, body, tag }) => ({ title, body, tag }));
-    await new Promise(requestAnimationFrame);
-  }
-}"""
+#: A script in a page has no timeout of its own: without one, a lost event would end the whole run after five minutes.
+IN_TIME = f"""const inTime = (signal) => Promise.race([signal, new Promise((_, fail) =>
+  setTimeout(() => fail(new Error("no signal")), {PATIENCE_S * 1000}))]);"""
+SHOWN = f"""async () => {{
+  {IN_TIME}
+  const worker = await inTime(navigator.serviceWorker.ready);
+  const seen = async () => {{
+    for (;;) {{
+      const found = await worker.getNotifications();
+      if (found.length) return found.map(({{ title, body, tag }}) => ({{ title, body, tag }}));
+      await new Promise(requestAnimationFrame);
+    }}
+  }};
+  return inTime(seen());
+}}"""
+#: A worker claims the page while it is activated, and takes a message only afterwards.
 #: In a function of its own: the content policy of the page refuses the evaluated text of `wait_for_function`.
-CONTROLLED = """async () => {
+CONTROLLED = f"""async () => {{
+  {IN_TIME}
   const all = navigator.serviceWorker;
-  if (!all.controller) await new Promise((done) => all.addEventListener("controllerchange", done, { once: true }));
-}"""
+  const {{ active }} = await inTime(all.ready);
+  const changed = (one, name, holds) => inTime(new Promise((done) => {{
+    const look = () => {{ if (holds()) done(); }};
+    one.addEventListener(name, look);
+    look();
+  }}));
+  await changed(active, "statechange", () => active.state === "activated");
+  await changed(all, "controllerchange", () => all.controller);
+}}"""
 
 
 @pytest.fixture

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect
+from playwright.sync_api import Browser, Locator, Page, Request, expect
 
 from clutch.errors import ConfigInvalid
 from clutch.surfaces.http.browser import files
@@ -135,15 +136,18 @@ CARD = ".cards > li"
 STEADY_MS = re.compile(r"const (SETTLED|KEPT)_MS = (\d+);")
 
 
-def hasten(context: BrowserContext, times: int) -> None:
+@contextmanager
+def hastened(times: int) -> Iterator[None]:
     """Divide the times for which a new card takes no press and a decided one stays. `test_a_user_decides_on_the_page`
-    waits for the true ones."""
-    text = files()["/web/steady.js"][0].decode()
-    shorter, count = STEADY_MS.subn(lambda one: f"const {one[1]}_MS = {int(one[2]) // times};", text)
+    waits for the true ones.
+
+    The gateway of this process serves another text: a route of the browser would stop every request of the page."""
+    text, kind = files()["/web/steady.js"]
+    shorter, count = STEADY_MS.subn(lambda one: f"const {one[1]}_MS = {int(one[2]) // times};", text.decode())
     assert count == 2
-    context.route(
-        "**/web/steady.js", lambda route: route.fulfill(body=shorter, content_type="text/javascript")
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(files(), "/web/steady.js", (shorter.encode(), kind))
+        yield
 
 
 KEPT_MS = 20_000  #: a decided card stays for five seconds
@@ -177,8 +181,11 @@ def test_a_user_decides_on_the_page(db: Served, page: Page) -> None:
 def guarded(browser: Browser, tmp_path: Path) -> Iterator[tuple[Served, Page]]:
     """A page whose gateway asks before every shell command."""
     settings = ToolSettings(sandbox=Sandbox.OFF, shell_needs_approval=True)
-    with served(tmp_path / "state", policy=FAST, settings=settings) as here, browser.new_context() as context:
-        hasten(context, 4)
+    with (
+        served(tmp_path / "state", policy=FAST, settings=settings) as here,
+        hastened(4),
+        browser.new_context() as context,
+    ):
         shown = context.new_page()
         shown.goto(typed("open", "--print", "--json", state=here.home).body["url"])
         yield here, shown
@@ -354,9 +361,12 @@ def test_s27_what_cannot_be_seen_is_shown_as_an_escape(db: Served, page: Page) -
     shown.to_contain_text("tidy up \\u{202e}gro.live\\u{202c} and\\u{200b} wait")
 
 
-@pytest.mark.parametrize("piece", ["[", "![", "[a](", "*a ", "_a ", "~~a", "`a``", "**a", "# a"])
-def test_a_text_of_open_marks_does_not_freeze_the_page(page: Page, piece: str) -> None:
-    """Four times the text takes about four times as long; going back over it takes sixteen times."""
+OPEN_MARKS = ("[", "![", "[a](", "*a ", "_a ", "~~a", "`a``", "**a", "# a")
+
+
+def test_a_text_of_open_marks_does_not_freeze_the_page(page: Page) -> None:
+    """Four times the text takes about four times as long; going back over it takes sixteen times, whatever else the
+    machine does: the least of many measurements is compared."""
     script = """async (piece) => {
         const { renderMarkdown } = await import("/web/markdown.js");
         const took = (size) => {
@@ -366,11 +376,15 @@ def test_a_text_of_open_marks_does_not_freeze_the_page(page: Page, piece: str) -
             const { length } = renderMarkdown(`${text}\\n# a${spaces}b\\n|\\n-${spaces}-`).textContent;
             return length > 0 ? performance.now() - begun : Infinity;
         };
-        const least = (size) => Math.min(...[1, 2, 3].map(() => took(size)));
-        return [least(4975), least(19900)];
+        const [coarse, rounds] = [5, 20]; // milliseconds of a timer
+        let [small, large] = [Infinity, Infinity];
+        for (let round = 0; round < rounds; round += 1) {
+            [small, large] = [Math.min(small, took(4975)), Math.min(large, took(19900))];
+            if (round >= 2 && large < 10 * Math.max(small, coarse)) return 0;
+        }
+        return large / small;
     }"""
-    small_ms, large_ms = page.evaluate(script, piece)
-    assert large_ms < 10 * max(small_ms, 5.0), "5 ms: a timer of a browser is coarse"
+    assert {piece: times for piece in OPEN_MARKS if (times := page.evaluate(script, piece))} == {}
 
 
 def test_s26_no_word_of_a_child_is_ever_run_or_fetched(db: Served, page: Page) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from clutch.cli.spawn import SpawnCommandOptions
+from clutch.core.fair_share import Priority
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
 from clutch.tools.session_tools import SpawnArguments, request_of
 from tests.surfaces.typed import typed
 
-#: An older name of the timeout, the priority that agents give a result, and what the commands say themselves.
+#: An older name of the timeout, whether agents need the result, and what the commands say themselves.
 ELSEWHERE = {"timeoutSeconds", "expectsCompletion", "dryRun", "idempotencyKey"}
 
 
@@ -26,7 +27,7 @@ def test_every_parameter_of_a_spawn_has_its_option_and_arrives_as_it_was_said(tm
         "look", label="one", agent="other", model="a:b", thinking="low", run_timeout=5, plan=True, tool=["read"],
         attach=[file], workspace="isolated", cwd="src", budget_usd="0.50", budget_tokens=900, schema=schema,
         context="fork", sandbox="require", runtime="acp", cleanup="delete", thread=True, mode="run",
-        notify_parent=True, session="agent:main:main",
+        share="tenant-a", priority="high", notify_parent=True, session="agent:main:main",
     )  # fmt: skip
     said = wanted.to_json()
     names = {field.alias for field in SpawnArguments.model_fields.values()}
@@ -37,6 +38,7 @@ def test_every_parameter_of_a_spawn_has_its_option_and_arrives_as_it_was_said(tm
     request = request_of({name: value for name, value in said.items() if name != "requester"}, Limits())
     assert (request.task, request.cwd, request.needs_sandbox, request.runtime) == ("look", "src", True, "acp")
     assert request.notify_parent
+    assert (request.share, request.priority) == ("tenant-a", Priority.HIGH)
 
 
 def test_what_was_not_said_is_left_to_the_gateway() -> None:

@@ -25,7 +25,7 @@ from clutch.core.spawn import SpawnRequest
 from clutch.store import dialect
 from clutch.store.sqlite_connection import MEMORY, SqliteConnection, migrate
 from clutch.store.transaction import Row, Tx
-from clutch.transactions import sessions, turn, turn_begin, turn_end, wake, workers
+from clutch.transactions import claims, sessions, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.sessions import OwnedRun
 from clutch.transactions.spawn import Accepted, ChildRequest
 from clutch.transactions.turn import ModelAnswer, SpawnBatch
@@ -156,7 +156,7 @@ class Explorer:
             self.tx(wake.orphan, POLICY, session_id)
 
     def _claim(self, lane: Lane) -> None:
-        for claimed in self.tx(workers.claim, self.worker, 1, (lane,)):
+        for claimed in self.tx(claims.claim, self.worker, 1, (lane,)):
             self.owned[claimed.session_id] = Memory(claimed.fence)
             if claimed.session_id not in CHILDREN:  # nobody writes to it, so nothing can come in between
                 self._step(claimed.session_id)

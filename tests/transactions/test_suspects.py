@@ -7,9 +7,9 @@ import pytest
 from clutch.core.diagnosis import Gate
 from clutch.core.model import Outcome
 from clutch.core.run import TRIAL_S
-from clutch.transactions import workers
+from clutch.transactions import claims, workers
+from clutch.transactions.claims import Claimed, Trial
 from clutch.transactions.read import why
-from clutch.transactions.workers import Claimed, Trial
 from tests.transactions.world import Run, World, calls
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ async def executing(world: World, main: int, *labels: str) -> list[Run]:
 
 
 async def claim(world: World, trial: Trial) -> list[Claimed]:
-    claimed = await world.db.alone(workers.claim, world.worker, 100, workers.LANES, trial)
+    claimed = await world.db.alone(claims.claim, world.worker, 100, claims.LANES, trial)
     world.held |= {one.session_id: one for one in claimed}
     return claimed
 

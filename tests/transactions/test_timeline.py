@@ -27,6 +27,7 @@ from clutch.testing.clock import FakeClock
 from clutch.transactions import control, messages, turn_end
 from clutch.transactions.read import tasks, trees
 from clutch.transactions.sessions import Stale
+from tests.examples import scaled
 from tests.transactions.test_questions import PAY, WHICH, decide, numbered, waiting
 from tests.transactions.trees import on
 from tests.transactions.world import Run, World, calls
@@ -162,7 +163,12 @@ class StoryOfATree:
         await self.world.die()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.scaled
+@pytest.mark.parametrize(
+    ("db", "seed"),
+    [*(("file", seed) for seed in range(scaled(40))), *(("postgres", seed) for seed in range(scaled(12)))],
+    indirect=["db"],
+)
 async def test_a_replayed_moment_shows_what_the_live_view_showed(world: World, main: int, seed: int) -> None:
     story = StoryOfATree(world, random.Random(seed), main)
     await world.tell(main, "begin")

@@ -12,7 +12,7 @@ from clutch.core.model import Outcome
 from clutch.core.spawn import BudgetRequest, SpawnRefusal
 from clutch.testing.clock import FakeClock
 from clutch.testing.inline_store import InlineStore
-from clutch.transactions import turn_begin, turn_end, usage, workers
+from clutch.transactions import claims, turn_begin, turn_end, usage
 from clutch.transactions.sessions import OwnedRun
 from clutch.transactions.turn import ModelAnswer
 from clutch.transactions.usage import Fate
@@ -111,7 +111,7 @@ async def test_nothing_reserved_is_lost_when_many_go_on_after_a_crash_at_once(
     await asyncio.gather(*(reserve(run, 100) for run in runs))
     assert await purse(world, f"root:{main}") == (0, 500)
     await world.die()
-    claimed = await world.db.alone(workers.claim, world.worker, 100)
+    claimed = await world.db.alone(claims.claim, world.worker, 100)
     assert [one.purses for one in claimed] == [f"root:{main}"] * 5
     await asyncio.gather(
         *(

@@ -9,12 +9,13 @@ from typing import Any
 import apsw
 import pytest
 
+from clutch.core.fair_share import Positions, Queue
 from clutch.core.model import Outcome, Phase
 from clutch.store import dialect
 from clutch.store.dialect import Dialect, statement_text
 from clutch.store.transaction import Tx
-from clutch.transactions import control, sessions, workers
-from clutch.transactions.read import chats, lists, tasks, timeline, why
+from clutch.transactions import claims, control, workers
+from clutch.transactions.read import answers, chats, lists, tasks, timeline, why
 from clutch.transactions.read.lists import ListState, TaskFilter
 
 GROWING = ("tasks", "usage", "events", "messages", "inbox", "deliveries", "runs", "sessions")
@@ -73,6 +74,9 @@ def scans(steps: Iterator[str]) -> list[str]:
     return [step for step in words if not any(index in step for index in (*small, *walked))]
 
 
+SLOTS, QUEUE = claims.Slots("subagent", {}, {}, 0, Positions()), Queue(1, "default")
+
+
 @pytest.mark.parametrize(
     "transaction",
     [
@@ -98,11 +102,14 @@ def scans(steps: Iterator[str]) -> list[str]:
         why.why(0.0, 5),
         chats.chats(0.0),
         chats.one_chat(0.0, 1),
-        workers.peek(0.0, 1),
-        workers.claim(0.0, 1, 8),
-        sessions.first_due(0.0, "subagent", 8),
-        sessions.first_due(0.0, "subagent", 8, None, 1),
-        sessions.roots_due(0.0, "subagent", 8),
+        claims.peek(0.0),
+        claims.claim(0.0, 1, 8),
+        workers.heartbeat(0.0, 1, 5.0),
+        claims.first_due(0.0, SLOTS, 8),
+        claims.first_due(0.0, SLOTS, 8, QUEUE),
+        claims.first_due(0.0, SLOTS, 8, QUEUE, 1),
+        claims.queues_due(0.0, SLOTS),
+        claims.roots_due(0.0, SLOTS, QUEUE),
     ],
     ids=lambda transaction: transaction.__name__,
 )
@@ -126,3 +133,10 @@ def test_finished_tasks_are_walked_from_the_newest(
     walks = [step for step in steps if index in step]
     assert len(walks) == 1
     assert not any("TEMP B-TREE" in step for step in steps[steps.index(walks[0]) + 1 :][:1])
+
+
+def test_messages_around_one_are_found_by_their_session(store: apsw.Connection) -> None:
+    """Each look at a response asks for them: the other messages of a session may be far away, or none."""
+    steps = [step for step in plans(store, answers.state_of(0.0, "letter")) if step.split()[1] in "np"]
+    assert len(steps) == 2
+    assert all("session_id=?" in step for step in steps)

@@ -10,7 +10,7 @@ from clutch.core.events import PlanVerdict
 from clutch.core.model import Lane
 from clutch.core.questions import QuestionKind
 from clutch.core.text.why import command, happening, opens_when, waiting_for
-from clutch.transactions import control, messages, turn_end, workers
+from clutch.transactions import claims, control, messages, turn_end
 from clutch.transactions.questions import NewQuestion, call_body
 from clutch.transactions.read import why as why_of
 from clutch.transactions.read.why import TaskExplanation
@@ -69,14 +69,14 @@ async def test_each_attempt_has_target_depth_reason_route_paths_number_next_and_
 
 
 async def test_lane_full(world: World, main: int) -> None:
-    await world.db.alone(workers.set_lanes, {Lane.SUBAGENT: 1})
+    await world.db.alone(claims.set_lanes, {Lane.SUBAGENT: 1})
     busy, waits = await world.children(main, "busy", "waits")
     run = await world.start(busy)
     assert await gate(world, waits) is Gate.LANE_FULL
     assert await gate(world, busy) is None
     await run.finish()
     assert await gate(world, waits) is None
-    await world.db.alone(workers.set_lanes, {Lane.SUBAGENT: 8})
+    await world.db.alone(claims.set_lanes, {Lane.SUBAGENT: 8})
 
 
 async def test_lease(world: World, main: int) -> None:

@@ -60,6 +60,11 @@ class InlineDoor:
     async def read(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._store.read(fn, *args, **kwargs)
 
+    async def urgent(self, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._store.run(fn, *args, **kwargs)[0]
+
+    is_hearing = False
+
     def listen(self, callback: Listener) -> None:
         """The story looks by itself."""
 

@@ -23,13 +23,24 @@ from clutch.core.spawn import SpawnRefusal, SpawnRequest
 from clutch.core.workers import NO_LEASE_S
 from clutch.store.transaction import Database, Row, Tx
 from clutch.testing.clock import FakeClock
-from clutch.transactions import inbox, sessions, task_files, tasks, turn, turn_begin, turn_end, wake, workers
+from clutch.transactions import (
+    claims,
+    inbox,
+    sessions,
+    task_files,
+    tasks,
+    turn,
+    turn_begin,
+    turn_end,
+    wake,
+    workers,
+)
+from clutch.transactions.claims import Claimed
 from clutch.transactions.read import transcripts
 from clutch.transactions.sessions import LostRun, OwnedRun
 from clutch.transactions.spawn import Accepted, ChildRequest, spawn
 from clutch.transactions.turn import Boundary, ModelAnswer
 from clutch.transactions.turn_begin import Begun
-from clutch.transactions.workers import Claimed
 
 SPAWN, YIELD = "sessions_spawn", "sessions_yield"
 A_DAY_S = 86_400.0
@@ -259,8 +270,8 @@ class World:
                 if await self.db.tx(session_id, wake.wake, self.policy, session_id):
                     await self.db.alone(wake.orphan, self.policy, session_id)
 
-    async def peek(self) -> workers.Prospect:
-        return await self.db.read(workers.peek, self.worker)
+    async def peek(self) -> claims.Prospect:
+        return await self.db.read(claims.peek)
 
     async def ring(self) -> None:
         for task_id in (await self.peek()).alarms:
@@ -269,7 +280,7 @@ class World:
                 await self.db.alone(task_files.undo, self.policy, task_id, why)
 
     async def claim(self, room: int = 100) -> list[int]:
-        claimed = await self.db.alone(workers.claim, self.worker, room)
+        claimed = await self.db.alone(claims.claim, self.worker, room)
         self.held |= {one.session_id: one for one in claimed}
         return [one.session_id for one in claimed]
 

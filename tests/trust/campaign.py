@@ -3,7 +3,7 @@
     simulation  faults in virtual time, invariants after every commit     replays  same seed, same bytes
     mutants     planted bugs that the simulation must find                kills    real processes, kill -9
     races       many processes want the last slot                         directories  … or one state directory
-    limits      many processes spawn in every way while a watcher counts
+    limits      many processes spawn in every way while a watcher counts  moves   `clutch move`, kill -9, planted bugs
 
 Progress, the table and how to reproduce a failure go to stderr; the summary is the last line of stdout.
 """
@@ -29,6 +29,7 @@ from clutch import __version__
 from clutch.testing.postgres import PostgresServer
 from tests.trust import thresholds
 from tests.trust.kills.limits import LimitLoad, run_limits
+from tests.trust.kills.moves import MoveHunt, hunt_moves
 from tests.trust.kills.races import Outcome, run_races
 from tests.trust.kills.series import Total, Wish, run_kills
 from tests.trust.kills.state_directory import DirectoryRounds, run_directories
@@ -79,6 +80,7 @@ class Findings:
     lone: DirectoryRounds
     wall_s: float
     fired: LimitLoad | None = None  #: only PostgreSQL has many processes
+    moved: MoveHunt | None = None  #: from and to PostgreSQL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +125,7 @@ def find_out(plan: Plan) -> Findings:
             lambda: run_directories(thresholds.RACE_PROCESSES, _rounds_within(left())),
         ),
         fired=_step("limits", lambda: _load_limits(plan, left())),
+        moved=_step("moves", lambda: _kill_movers(plan, left())),
         wall_s=time.monotonic() - started,
     )
 
@@ -159,6 +162,12 @@ def _load_limits(plan: Plan, seconds_max: float) -> LimitLoad | None:
         return None
     acts = thresholds.LIMIT_ACTS if seconds_max > 0 else _ACTS_CUT
     return run_limits(thresholds.RACE_PROCESSES, acts)
+
+
+def _kill_movers(plan: Plan, seconds_max: float) -> MoveHunt | None:
+    if "postgres" not in plan.backends:
+        return None
+    return hunt_moves(thresholds.MOVE_KILLS if seconds_max > 0 else 1, plan.seed)
 
 
 def _hunt(plan: Plan, seconds_max: float) -> list[Hunted]:
@@ -225,6 +234,7 @@ def summarise(plan: Plan, findings: Findings) -> dict[str, Any]:
         "state_directory_rounds": asdict(findings.lone),
         "acts_by_kind": dict(sorted(simulated.acts.items())),
         "limit_fire": None if findings.fired is None else asdict(findings.fired),
+        "moves": None if findings.moved is None else _moves(findings.moved),
     }
     short = [*_cuts(plan, findings), *thresholds.shortfalls(summary, plan.backends)]
     return summary | {"shortfalls": short, "ok": not short and not failures(findings)}
@@ -252,6 +262,18 @@ def _listed(one: Hunted) -> dict[str, Any]:
     return {name: value for name, value in asdict(one).items() if name != "is_cut"}
 
 
+def _moves(moved: MoveHunt) -> dict[str, Any]:
+    total = moved.totals
+    return {
+        "kills": total.kills,
+        "mover_kills": total.mover_kills,
+        "lost": total.lost,
+        "twice": total.twice,
+        "lived_twice": total.lived_twice,
+        "mutants": moved.found,
+    }
+
+
 def _rounds(raced: Mapping[str, Outcome]) -> dict[str, int]:
     """Each backend runs them all; the worse one counts."""
     worst = min(raced.values(), key=lambda outcome: outcome.exactly_one)
@@ -272,7 +294,8 @@ def failures(findings: Findings) -> list[str]:
     burnt = []
     if fired is not None and (fired.is_over or not fired.is_hot):
         burnt = [f"T3: {'over a limit' if fired.is_over else 'no limit was reached'} under fire: {fired}"]
-    return [*findings.simulated.violations, *findings.killed.failures, *crowded, *burnt]
+    moved = [] if findings.moved is None else findings.moved.failures
+    return [*findings.simulated.violations, *findings.killed.failures, *crowded, *burnt, *moved]
 
 
 def versions(backends: Sequence[str]) -> dict[str, str | None]:

@@ -21,6 +21,7 @@ KILLS_MIN: Final = 2_000
 KILLS_PER_POINT_MIN: Final = 20
 RANDOM_SHARE_MIN: Final = 0.25
 RECOVERY_SHARE_MIN: Final = 0.10
+MOVE_KILLS: Final = 14  #: one at each step of a move; `python -m tests.trust.kills.moves` has more
 RACE_PROCESSES: Final = 8
 RACE_ROUNDS: Final = 200
 #: Edges that no simulated world walks: no plan has children there, and no session is deleted. `tests/core` walks them.

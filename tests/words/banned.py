@@ -32,7 +32,7 @@ WORDS: Final = (
     Word(r"knocks?|lets? in|shows? out", "connect, sign in, sign out"),
     Word(r"purses?", "budget"),
     Word(r"lets? go|let-go", "discard"),
-    Word(r"no hurry", "low priority"),
+    Word(r"no hurry", "optional (a result), low priority (a task)"),
     Word(r"came round|comes round|what held before", "last ran; keeping the previous configuration"),
     Word(r"the script|scripted model", "demo model"),
     Word(r"results? with a form|has a form|in its form", "structured output"),

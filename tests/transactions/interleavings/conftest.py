@@ -17,7 +17,7 @@ ORDERS = "orders"
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """`make test` plays a third of the orders, `make trust` all of them."""
+    """`make test` plays a fifth of the orders, `make trust` all of them."""
     for item in items:
         if "stage" in getattr(item, "fixturenames", ()):
             item.add_marker("scaled")

@@ -7,7 +7,7 @@ from typing import Any
 from clutch.core.messages import Answer, Result, Results, Usage
 from clutch.core.model import LetterKind
 from clutch.core.spawn import SpawnRequest
-from clutch.transactions import control, inbox, messages, turn, turn_begin, turn_end, wake, workers
+from clutch.transactions import claims, control, inbox, messages, turn, turn_begin, turn_end, wake, workers
 from clutch.transactions.sessions import OwnedRun
 from clutch.transactions.turn import ModelAnswer
 from tests.transactions.interleavings.two_connections import Start
@@ -62,7 +62,7 @@ def steering(world: World, task_id: int) -> Start:
 
 
 def claiming(world: World, worker: int | None = None) -> Start:
-    return lambda now: workers.claim(now, world.worker if worker is None else worker, 100)
+    return lambda now: claims.claim(now, world.worker if worker is None else worker, 100)
 
 
 def burying(worker: int) -> Start:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
+import asyncpg
 import pytest
 
 from clutch.core.model import Lane, Phase
-from clutch.transactions import messages, turn_end, workers
+from clutch.store.dialect import Dialect, numbered, statement_text
+from clutch.testing.postgres import PostgresServer
+from clutch.transactions import claims, messages, outbox, turn_end, workers
 from clutch.transactions.sessions import Stale
+from tests.patience import PATIENCE_S
 from tests.transactions.interleavings.parts import (
     beginning,
     burying,
@@ -97,7 +102,7 @@ async def test_burial_of_a_worker_whose_run_begins(stage: Stage, world: World, m
 async def test_two_workers_share_a_nearly_full_lane_and_interrupted_runs_go_first(
     stage: Stage, world: World, main: int
 ) -> None:
-    await stage.db.alone(workers.set_lanes, {Lane.SUBAGENT: 3})
+    await stage.db.alone(claims.set_lanes, {Lane.SUBAGENT: 3})
     interrupted, steered_run = await world.started(main, "interrupted"), await world.started(main, "steered")
     dead = world.worker
     world.clock.advance(1)
@@ -116,8 +121,21 @@ async def test_two_workers_share_a_nearly_full_lane_and_interrupted_runs_go_firs
     await stage.every_order(claiming(world, first), claiming(world, second), check)
 
 
+async def test_a_heartbeat_waits_for_no_claim_of_its_own_worker(
+    stage: Stage, world: World, postgres_server: PostgresServer
+) -> None:
+    connection = await asyncpg.connect(postgres_server.dsn())
+    claiming_now = (claims.claim(0.0, world.worker, 1), outbox.claim(0.0, world.worker, "mail", 1))
+    async with connection.transaction(), asyncio.timeout(PATIENCE_S):
+        for sql, values in map(next, claiming_now):
+            assert await connection.fetch(numbered(statement_text(str(sql), Dialect.POSTGRES)), *values)
+        answer = await stage.db.urgent(workers.heartbeat, world.worker, 5.0)
+        assert not answer.is_draining
+    await connection.close()
+
+
 async def test_last_slot_of_a_lane_goes_to_one_worker(stage: Stage, world: World, main: int) -> None:
-    await stage.db.alone(workers.set_lanes, {Lane.SUBAGENT: 1})
+    await stage.db.alone(claims.set_lanes, {Lane.SUBAGENT: 1})
     await world.children(main, "a", "b")
     first = await world.hire()
     second = await world.hire()
@@ -129,7 +147,7 @@ async def test_last_slot_of_a_lane_goes_to_one_worker(stage: Stage, world: World
 
 
 async def test_slot_that_becomes_free_is_used_once(stage: Stage, world: World, main: int) -> None:
-    await stage.db.alone(workers.set_lanes, {Lane.SUBAGENT: 1})
+    await stage.db.alone(claims.set_lanes, {Lane.SUBAGENT: 1})
     run = await world.started(main, "first")
     await world.child(main, "second")
 

@@ -63,6 +63,11 @@ class LinkDatabase:
     async def read(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
         return await self._run(BEGIN_READING, lambda now: fn(now, *args, **kwargs))
 
+    async def urgent(self, fn: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
+        return await self.tx((), fn, *args, **kwargs)
+
+    is_hearing = False
+
     async def together(self, *starts: Start) -> list[TransactionOutcome]:
         """As one batch, in lockstep."""
         return await self._link.transact(starts, self._clock.now())
@@ -191,7 +196,7 @@ class Stage:
         self.orders = 0  #: played
         # With a stride, an interruption still comes after every statement of the leader, and the longest of them
         # goes to the end of the other; lengths between are left to `make trust`.
-        self.stride = 1 if IS_FULL else 3
+        self.stride = 1 if IS_FULL else 5
 
     async def prepare(self) -> None:
         self._tables = await empty(self._watcher)

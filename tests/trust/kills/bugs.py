@@ -105,6 +105,7 @@ class _Hasty:
         self._real = real
         self.stats, self.alone, self.read = real.stats, real.alone, real.read
         self.listen, self.close = real.listen, real.close
+        self.urgent, self.is_hearing = real.urgent, real.is_hearing
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def tx(self, keys: Keys, fn: TxFunction[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

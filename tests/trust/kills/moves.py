@@ -29,10 +29,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from clutch.core.move import EndState, read_record
+from clutch.core.move import EndState, MoveRecord, read_record
 from clutch.errors import ClutchError
+from clutch.store.transaction import Row, Tx
 from clutch.testing.postgres import PostgresServer, temporary_server
-from clutch.wiring.move import MoveEnd, move
+from clutch.transactions import move as rows_of
+from clutch.transactions.move import TableShape
+from clutch.wiring.move import MoveEnd, Mover, move
 from tests.trust.kills.client import client_process
 from tests.trust.kills.harness import RANDOM, Report, Story
 from tests.trust.kills.plans import Chooser, KillPlan
@@ -124,6 +127,8 @@ class Place:
 
 
 class MovedStory(Story):
+    plant = ""  #: a bug of every mover
+
     def __init__(
         self, places: Sequence[Place], server: PostgresServer, chooser: Chooser, hits: Counter[str]
     ) -> None:
@@ -228,7 +233,9 @@ class MovedStory(Story):
         """Run `clutch move` in a process of its own. None: it was killed, or its server was."""
         dice = self.chooser.dice
         nth = dice.randint(1, _PAGES) if kind.endswith("write_page") else 1
-        pid, pipe = _forked(lambda: _move(source.end, target.end, MovePoints(kind, nth)), self.places[0])
+        pid, pipe = _forked(
+            lambda: _move(source.end, target.end, MovePoints(kind, nth), self.plant), self.places[0]
+        )
         is_timed = kind in (RANDOM, SERVER)
         ready, _, _ = select.select([pipe], [], [], dice.uniform(0.02, 0.5) if is_timed else _MOVER_MAX_S)
         is_killed_server = not ready and kind == SERVER
@@ -269,7 +276,38 @@ def _forked(work: Callable[[], int], first: Place) -> tuple[int, int]:
         os._exit(code)
 
 
-def _move(source: MoveEnd, target: MoveEnd, points: MovePoints) -> int:
+# ---- bugs that the campaign must find: put into the mover on purpose ------------------------------------------------
+
+
+def _cursor_alone(
+    now: float, was: MoveRecord, new: MoveRecord, table: TableShape, rows: Sequence[Row]
+) -> Tx[None]:
+    """Advance the cursor, as if the mover had died before it wrote the page."""
+    del table, rows
+    yield from rows_of.change(now, was, new)
+
+
+async def _nothing_copied(mover: Mover, record: MoveRecord) -> None:
+    """Acknowledge the rows before they have arrived."""
+    given = await mover._here.read(rows_of.numbers, mover.tables)
+    await mover._there.alone(rows_of.settle, record, replace(record, state=EndState.RECEIVED), given)
+
+
+CURSOR: Final = "cursor before copy"
+RECEIPT: Final = "receipt before copy"
+PLANTS: Final = (CURSOR, RECEIPT)
+
+
+def _plant(name: str) -> None:
+    """Change this process: a mover makes one move."""
+    if name == CURSOR:
+        rows_of.write_page = _cursor_alone
+    if name == RECEIPT:
+        Mover._copy = _nothing_copied  # type: ignore[method-assign, assignment]
+
+
+def _move(source: MoveEnd, target: MoveEnd, points: MovePoints, plant: str) -> int:
+    _plant(plant)
     try:
         asyncio.run(move(source, target, lambda _: None, lambda db: CrashingDatabase(db, points)))
     except ClutchError as error:
@@ -278,8 +316,8 @@ def _move(source: MoveEnd, target: MoveEnd, points: MovePoints) -> int:
     return _DONE
 
 
-def kill_moves(kills: int, seed: int) -> MoveTotals:
-    """Play stories until there were enough kills, at every named step."""
+def kill_moves(kills: int, seed: int, plant: str = "") -> MoveTotals:
+    """Play stories until there were enough kills, at every named step. `plant`: a bug of every mover."""
     story_tools()
     gc.freeze()
     total, hits, dice = MoveTotals(seed=seed), Counter(dict.fromkeys(_KINDS, 0)), random.Random(seed)
@@ -295,6 +333,7 @@ def kill_moves(kills: int, seed: int) -> MoveTotals:
         ):
             places = _places(root / str(total.stories), server, total.stories, client)
             story = MovedStory(places, server, Chooser(dice, POINTS), hits)
+            story.plant = plant
             _add(total, story, report)
             progress(
                 f"moves: {total.kills} of {kills} kills, {total.stories} stories, {len(total.failures)} failures"
@@ -302,6 +341,31 @@ def kill_moves(kills: int, seed: int) -> MoveTotals:
     total.by_point = {**hits, "gateway": report.kills}
     total.ok = not total.failures and not (total.lost or total.twice or total.lived_twice)
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class MoveHunt:
+    """`found`: by planted bug, what gave it away; None: nothing did."""
+
+    totals: MoveTotals
+    found: dict[str, str | None]
+
+    @property
+    def failures(self) -> list[str]:
+        """What makes a campaign not ok."""
+        missed = [f"nothing gave away {plant!r}" for plant, sign in self.found.items() if sign is None]
+        return [f"moves: {one}" for one in (*self.totals.failures, *missed)]
+
+
+def hunt_moves(kills: int, seed: int) -> MoveHunt:
+    """Kill movers without a bug, then look for each planted one."""
+    return MoveHunt(kill_moves(kills, seed), {plant: _sign(kill_moves(1, seed, plant)) for plant in PLANTS})
+
+
+def _sign(total: MoveTotals) -> str | None:
+    counts = {"lost": total.lost, "twice": total.twice, "lived twice": total.lived_twice}
+    signs = [f"{name}: {count}" for name, count in counts.items() if count]
+    return next((sign[:120] for sign in (*signs, *total.failures)), None)
 
 
 def _places(directory: Path, server: PostgresServer, number: int, client: str) -> list[Place]:
@@ -351,8 +415,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="go on until there were so many")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plant", choices=PLANTS, default="", help="put this bug into the movers")
     said = parser.parse_args()
-    total = kill_moves(said.kills, said.seed)
+    total = kill_moves(said.kills, said.seed, said.plant)
     print(json.dumps(asdict(total)))
     sys.exit(0 if total.ok else 1)
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from clutch.core.workers import BEATS_PER_LEASE, FREE_LOCK_BEATS
+from clutch.core.workers import beat_s, certain_s
 from clutch.testing.postgres import temporary_server
 from tests.trust.kills.backends import Backend, PostgresBackend, SqliteBackend
 from tests.trust.kills.checks import CheckResult
@@ -60,7 +60,8 @@ def kill_for(order: Order) -> Report:
     gc.freeze()  # what victims only read stays shared with this process
     report = Report("sqlite" if order.database is None else "postgres")
     stage: Backend = SqliteBackend() if order.database is None else PostgresBackend(order.database)
-    takeover_s = 0.0 if order.database is None else FREE_LOCK_BEATS * POLICY.work.lease_s / BEATS_PER_LEASE
+    lease_s = POLICY.work.lease_s
+    takeover_s = 0.0 if order.database is None else certain_s(lease_s) + beat_s(lease_s)
     chooser = Chooser(random.Random(order.seed), order.points, takeover_s)
     started, shown = time.monotonic(), 0
     with client_process() as (client, _):

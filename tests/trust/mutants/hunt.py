@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 
 from clutch.testing.invariants.probes import all_probes
-from clutch.testing.simulation.world import simulate
+from clutch.testing.simulation.schedules import play
 from tests.trust.mutants.mutant import Mutant, mutants, planted
 from tests.trust.processes import progress
 
@@ -81,7 +81,7 @@ def _hunt_in_worlds(mutant: Mutant, worlds_max: int, until: float) -> Found | No
         turn, place = divmod(len(played), len(mutant.worlds))
         seed, world = 1 + turn, mutant.worlds[place]
         with planted(mutant):
-            report = simulate(seed, world, is_mutant=True)
+            report = play(seed, world, is_mutant=True)
         played.append((seed, world))
         named = [violation.invariant for violation in report.violations]
         hits = [name for name in named if name in mutant.expected]
@@ -103,7 +103,7 @@ def _cut(mutant: Mutant, played: int, seconds: float) -> NotFound:
 @cache
 def _is_sound(seed: int, world: str) -> bool:
     """Does it pass without any planted bug?"""
-    return not simulate(seed, world).violations
+    return not play(seed, world).violations
 
 
 def hunt_all(

@@ -154,12 +154,12 @@ def _drops_late_text(report_late: Any) -> tuple[Any, ...]:
 
 def _free_lock_is_death(is_doubtful: Any, is_dead: Any) -> tuple[Any, ...]:
     @wraps(is_dead)
-    def bug(peer: Any, beats: int, *, is_lock_free: bool) -> bool:
-        return is_lock_free or bool(is_dead(peer, beats, is_lock_free=is_lock_free))
+    def bug(peer: Any, beats: int, lease_s: float, *, is_lock_free: bool) -> bool:
+        return is_lock_free or bool(is_dead(peer, beats, lease_s, is_lock_free=is_lock_free))
 
     @wraps(is_doubtful)
-    def always(peer: Any, beats: int) -> bool:
-        del peer, beats
+    def always(peer: Any, beats: int, lease_s: float) -> bool:
+        del peer, beats, lease_s
         return True
 
     return always, bug
@@ -170,6 +170,14 @@ def _heartbeats_unseen(observed: Any) -> tuple[Any, ...]:
     def bug(known: Any, rows: Any, beats: int) -> Any:
         found = observed(known, rows, beats)
         return {one: replace(peer, beats=known.get(one, peer).beats) for one, peer in found.items()}
+
+    return (bug,)
+
+
+def _one_lease_for_all(observed: Any) -> tuple[Any, ...]:
+    @wraps(observed)
+    def bug(known: Any, rows: Any, beats: int) -> Any:
+        return observed(known, {one: sign._replace(lease_s=None) for one, sign in rows.items()}, beats)
 
     return (bug,)
 
@@ -270,5 +278,13 @@ MUTANTS = (
         CRASHES,
         _heartbeats_unseen,
         "a worker counts from the first time that it saw another one, whatever that one has done since",
+    ),
+    Mutant(
+        "one_lease_for_all",
+        ("clutch.core.workers.observed",),
+        frozenset({"T19"}),
+        CRASHES,
+        _one_lease_for_all,
+        "a worker judges others by the length of its own lease",
     ),
 )

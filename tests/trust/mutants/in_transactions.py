@@ -32,7 +32,7 @@ def _bury_keeps_fence(free: Any) -> tuple[Any, ...]:
 
 
 def _lane_not_counted(claim_lane: Any) -> tuple[Any, ...]:
-    return (tampered(claim_lane, hear=answering("SELECT COUNT(*) FROM sessions WHERE lane", [(0,)])),)
+    return (tampered(claim_lane, hear=answering("SELECT share, root_id, COUNT(*) FROM sessions", [])),)
 
 
 def _parks_are_crashes(go_on: Any) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ def _hold_stays(begin: Any) -> tuple[Any, ...]:
 
 
 def _ring_lost(peek: Any) -> tuple[Any, ...]:
-    return (tampered(peek, hear=answering("FROM tasks WHERE wake_at <=", [])),)
+    return (tampered(peek, say=reworded("heartbeat_at", "WHERE wake_at <=", "WHERE 1 = 0 AND wake_at <=")),)
 
 
 # ---- kill, steer, late -------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("no_fence_check", "sessions.is_owner", "T4", CRASHES, _no_fence, "a stale owner may write"),
     _mutant(
         "claim_keeps_fence",
-        "workers._claim_lane",
+        "claims._claim_lane",
         "T4",
         STORMS,
         _claim_keeps_fence,
@@ -209,7 +209,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "lane_not_counted",
-        "workers._claim_lane",
+        "claims._claim_lane",
         "T3",
         ("tight",),
         _lane_not_counted,
@@ -267,7 +267,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "hold_not_cleared", "turn_begin.begin", "N16", STORMS, _hold_stays, "a woken parent is woken again"
     ),
     _mutant(
-        "timers_in_memory", "workers.peek", "T6", STORMS, _ring_lost, "timers that are only rows never ring"
+        "timers_in_memory", "claims.peek", "T6", STORMS, _ring_lost, "timers that are only rows never ring"
     ),
     _mutant(
         "kill_without_cascade",
@@ -311,7 +311,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "suspects_claimed_together",
-        "workers._suspects",
+        "claims._suspects",
         "N22",
         ("crash", "storm"),
         lambda suspects: (answering_only(suspects, ()),),

@@ -18,6 +18,7 @@ from typing import Any
 
 from clutch.core import lifecycle
 from clutch.testing.invariants.probes import all_probes
+from clutch.testing.simulation import schedules as schedule_worlds
 from clutch.testing.simulation.settings import SETTINGS
 
 #: What only says that something was raised finds no mutant.
@@ -114,24 +115,30 @@ def mutants() -> Mapping[str, Mutant]:
         in_channels,
         in_control,
         in_core,
+        in_definitions,
         in_delivery,
         in_engine,
+        in_fair_share,
         in_field_reports,
         in_letters,
         in_outbox,
+        in_places,
         in_protected_files,
         in_retention,
+        in_schedules,
         in_transactions,
     )
 
     files = (
         in_core, in_transactions, in_letters, in_delivery, in_engine, in_budgets, in_retention, in_field_reports,
-        in_outbox, in_control, in_channels, in_protected_files,
+        in_outbox, in_control, in_channels, in_places, in_protected_files, in_fair_share, in_schedules,
+        in_definitions,
     )  # fmt: skip
     every: list[Mutant] = [mutant for file in files for mutant in file.MUTANTS]
     named = {mutant.name: mutant for mutant in every}
     assert len(named) == len(every), "two mutants have one name"
     assert not any(mutant.expected & RAISED for mutant in every), "an exception is no find"
-    assert all(world in SETTINGS for mutant in every for world in mutant.worlds)
+    known = {*SETTINGS, schedule_worlds.NAME}
+    assert all(world in known for mutant in every for world in mutant.worlds)
     assert all(mutant.worlds or mutant.expected <= set(all_probes()) for mutant in every)
     return MappingProxyType(named)
