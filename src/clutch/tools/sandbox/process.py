@@ -294,7 +294,7 @@ async def end(process: Process) -> None:
                 pass
             await process.wait()
     except TimeoutError:  # without a sandbox, a process that left the group may hold the pipe open
-        process._transport.close()  # type: ignore[attr-defined]  # the only way to let go of the pipes
+        process._transport.close()  # type: ignore[attr-defined]  # nothing public closes the pipes
 
 
 def kill(process: Process) -> None:
