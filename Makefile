@@ -81,17 +81,17 @@ define provide
 	  echo "$(3) (Debian, Ubuntu: apt install $(2))" >&2
 endef
 
-.PHONY: sandbox browser pooler proxy
-sandbox:
-	$(call provide,bwrap,bubblewrap,NO SANDBOX: bubblewrap >= 0.8 is missing and the shell tool refuses to run: install it)
+BROWSER = $(call provide,chromium chromium-browser google-chrome,chromium,NO BROWSER: the tests of the page are skipped: install Chromium)
 
+.PHONY: browser packages
 browser:
-	$(call provide,chromium chromium-browser google-chrome,chromium,NO BROWSER: the tests of the page are skipped: install Chromium)
+	$(BROWSER)
 
-pooler:
+# One target, because two processes of apt cannot run at once, and `make --jobs=2` would start them.
+packages:
+	$(call provide,bwrap,bubblewrap,NO SANDBOX: bubblewrap >= 0.8 is missing and the shell tool refuses to run: install it)
+	$(BROWSER)
 	$(call provide,pgbouncer,pgbouncer,NO POOLER: the tests of connection poolers are skipped: install PgBouncer)
-
-proxy:
 	$(call provide,nginx,nginx-light,NO PROXY: the tests of the reverse proxy are skipped: install nginx)
 
 # Six targets, so that `make -k check` shows all that is wrong at once.
@@ -125,7 +125,7 @@ check-words: $(STAMP)
 # A worker takes over tests of another that has more left, so that none is idle at the end.
 PYTEST_PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal
 
-test: $(STAMP) sandbox browser pooler proxy
+test: $(STAMP) packages
 	@$(PYTEST_PARALLEL) $(ARGS)
 
 test-fast: $(STAMP)
