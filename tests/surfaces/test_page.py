@@ -65,7 +65,8 @@ def spawned(db: Served, task: str, label: str, **options: Any) -> str:
 
 
 def row(page: Page, label: str) -> Locator:
-    return page.locator(".row").filter(has_text=label)
+    # By its name: what a parent does now names its subagents, too.
+    return page.locator(".row").filter(has=page.locator(".name", has_text=label))
 
 
 def is_live(page: Page) -> None:
