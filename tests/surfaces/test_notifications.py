@@ -6,6 +6,7 @@ loopback, and the message is handed to the service worker as the browser would."
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,17 +36,16 @@ PLAYED = """(given) => {
 #: A script in a page has no timeout of its own: without one, a lost event would end the whole run after five minutes.
 IN_TIME = f"""const inTime = (signal) => Promise.race([signal, new Promise((_, fail) =>
   setTimeout(() => fail(new Error("no signal")), {PATIENCE_S * 1000}))]);"""
+#: What is shown within two seconds.
 SHOWN = f"""async () => {{
   {IN_TIME}
   const worker = await inTime(navigator.serviceWorker.ready);
-  const seen = async () => {{
-    for (;;) {{
-      const found = await worker.getNotifications();
-      if (found.length) return found.map(({{ title, body, tag }}) => ({{ title, body, tag }}));
-      await new Promise(requestAnimationFrame);
-    }}
-  }};
-  return inTime(seen());
+  const end = performance.now() + 2000;
+  for (;;) {{
+    const found = await worker.getNotifications();
+    if (found.length || performance.now() > end) return found.map(({{ title, body, tag }}) => ({{ title, body, tag }}));
+    await new Promise(requestAnimationFrame);
+  }}
 }}"""
 #: A worker claims the page while it is activated, and takes a message only afterwards.
 #: In a function of its own: the content policy of the page refuses the evaluated text of `wait_for_function`.
@@ -132,19 +132,24 @@ def test_a_message_is_shown_with_its_text_only_and_a_second_one_replaces_it(
             lambda said: registrations.extend(one["registrationId"] for one in said["registrations"]),
         )
         channel.send("ServiceWorker.enable")
-        page.evaluate("null")  # a round trip: the event came before its answer
+        began = time.monotonic()
+        while not registrations and time.monotonic() < began + PATIENCE_S:
+            page.evaluate("new Promise(requestAnimationFrame)")  # events are handed out during a call
         assert registrations
         message = {
             "origin": str(db.clutch.url),
             "registrationId": registrations[-1],
             "data": json.dumps({"text": "A task needs your decision", "tag": "attention"}),
         }
+        # Chromium drops a message for a worker that it is starting or stopping, and does not say so.
+        sent = time.monotonic()
+        shown: list[dict[str, str]] = []
+        while not shown and time.monotonic() < sent + PATIENCE_S:
+            channel.send("ServiceWorker.deliverPushMessage", message)
+            shown = page.evaluate(SHOWN)
         channel.send("ServiceWorker.deliverPushMessage", message)
-        assert len(page.evaluate(SHOWN)) == 1
-        channel.send("ServiceWorker.deliverPushMessage", message)
-        assert page.evaluate(SHOWN) == [
-            {"title": "A task needs your decision", "body": "", "tag": "attention"}
-        ]
+        assert page.evaluate(SHOWN) == shown
+        assert shown == [{"title": "A task needs your decision", "body": "", "tag": "attention"}]
 
 
 def test_a_click_on_a_notification_opens_the_inbox_in_the_open_page(browser: Browser, db: Served) -> None:
