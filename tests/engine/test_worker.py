@@ -273,6 +273,37 @@ async def test_steer_supersedes_the_running_call(build: Build) -> None:
     assert len(await house.rows("SELECT id FROM deliveries WHERE outcome = 'delivered'")) == 1
 
 
+class WithoutCuts(PassThroughDatabase):
+    """Its hints to end a turn are lost, as those of another process may be, or come after the next claim."""
+
+    def listen(self, callback: Listener) -> None:
+        self._db.listen(lambda hints: callback([one for one in hints if one[0] not in ("stop", "supersede")]))
+
+
+async def test_a_turn_whose_cut_is_lost_ends_when_its_worker_claims_the_session_again(build: Build) -> None:
+    """It would wait for its model beside the new turn, and the worker would wait for it when it stops."""
+    held = asyncio.Event()
+
+    async def script(request: ModelRequest) -> Answer | str:
+        if opening(request) == "go":
+            return (ask_for("child"), "sent", "heard")[step(request)]
+        if len(request.transcript) == 1:
+            await held.wait()
+        return "the child's words"
+
+    house = await build(script)
+    await house.hire(WithoutCuts(house.db))
+    await house.say("go")
+    await house.until_asked("do child")
+    task = await house.task("child")
+    await house.db.alone(messages.steer, house.policy, task.id, "s", "look elsewhere", actor="person")
+    try:
+        await house.until_quiet()
+        assert [len(request.transcript) for request in house.model.cancelled] == [1]
+    finally:
+        held.set()  # a worker with the bug would not stop
+
+
 @pytest.mark.scenario(119)
 async def test_words_that_come_after_the_kill_are_kept_and_nothing_else(build: Build) -> None:
     """The model does not heed the cancellation, as a provider's library may."""

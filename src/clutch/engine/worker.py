@@ -217,6 +217,8 @@ class HeldTurns:
                 self._start(group, one)
 
     def _start(self, group: asyncio.TaskGroup, claimed: Claimed) -> None:
+        # The hint that ends an older turn may be lost or come late, and after this it would find the new one only.
+        self.cut(claimed.session_id, claimed.fence, is_superseded=True)
         interrupt = self._interrupts[claimed.session_id] = Interrupt()
         task = group.create_task(self._turn(claimed, interrupt))
         self.turns[claimed.session_id] = (claimed, task)
