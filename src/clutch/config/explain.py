@@ -8,10 +8,11 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, assert_never
 
 from clutch.config import types
@@ -64,9 +65,15 @@ def _reasons(owner: type) -> Mapping[str, str]:
         name = _declared(node)
         if name is not None:
             beside = _BESIDE.search(lines[(node.end_lineno or node.lineno) - 1])
-            reason = beside or _ABOVE.match(lines[node.lineno - 2])
-            found |= {name: reason[1]} if reason is not None else {}
+            reason = _above(lines[: node.lineno - 1]) if beside is None else beside[1]
+            found |= {name: reason} if reason else {}
     return found
+
+
+def _above(lines: Sequence[str]) -> str:
+    """Return the comment at the end of these lines, however many lines it has."""
+    matches = list(takewhile(bool, map(_ABOVE.match, reversed(lines))))
+    return " ".join(one[1] for one in reversed(matches) if one)
 
 
 def _declared(node: ast.stmt) -> str | None:
