@@ -178,6 +178,33 @@ async def test_an_index_is_built_beside_a_writer_and_by_one_of_two_gateways(
 
 
 @pytest.mark.anyio
+async def test_others_work_while_a_change_of_a_table_waits_for_a_long_read(
+    growing: Path, postgres_dsn: str
+) -> None:
+    """Such as a backup: a change that stood in line for its end would hold up everyone behind it."""
+    async with PostgresStore(postgres_dsn, TickingClock(), schema=growing) as old:
+        (growing / "0002.sql").write_text("ALTER TABLE notes ADD COLUMN extra {text};\n")
+        reader, other = await asyncpg.connect(postgres_dsn), await asyncpg.connect(postgres_dsn)
+        open_tx = reader.transaction()
+        await open_tx.start()
+        await reader.fetch("SELECT * FROM notes")
+        new = PostgresStore(postgres_dsn, TickingClock(), schema=growing)
+        opening = asyncio.create_task(new.open())
+        async with asyncio.timeout(PATIENCE_S):
+            waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+            while not await other.fetchval(waiting):
+                assert not opening.done()
+            assert await old.tx(1, t.note, 1, "meanwhile")
+            assert not opening.done()
+            await open_tx.commit()
+            await opening
+        assert await new.read(t.select, "SELECT extra FROM notes") == [(None,)]
+        await new.close()
+        await reader.close()
+        await other.close()
+
+
+@pytest.mark.anyio
 async def test_an_index_that_a_crash_left_half_built_is_built_again(growing: Path, postgres_dsn: str) -> None:
     async with PostgresStore(postgres_dsn, TickingClock(), schema=growing) as store:
         for _ in range(2):

@@ -23,7 +23,7 @@ from clutch.contain import BackgroundTasks, to_the_end
 from clutch.errors import StoreBusy, StoreError, StoreLost
 from clutch.ports import Clock
 from clutch.store import dialect
-from clutch.store.dialect import Dialect
+from clutch.store.dialect import Dialect, Migration
 from clutch.store.jobs import (
     Start,
     TransactionJob,
@@ -197,6 +197,9 @@ def _pause(attempt: int) -> float:
 #: How long the second of two gateways waits while the first one changes the schema.
 _MIGRATION_S: Final = 600.0
 _MIGRATION_POLL_S: Final = 0.2
+#: How long a change of a table waits for those who use it, e.g. a backup. Everyone else waits behind it meanwhile, so it
+#: is less than other gateways wait for a lock, and then they have the table for as long.
+_TABLE_LOCK_S: Final = 1.0
 #: How long an index may be built beside writers: it waits for every transaction that has begun, e.g. for a backup.
 _INDEX_S: Final = 86_400.0
 
@@ -365,7 +368,7 @@ class PostgresStore:
     async def _prepare(self) -> LockSpace:
         patient = replace(
             self._settings,
-            lock_timeout_s=_MIGRATION_S,
+            lock_timeout_s=_TABLE_LOCK_S,
             statement_timeout_s=_MIGRATION_S,
             transaction_s=_MIGRATION_S,
         )
@@ -381,7 +384,7 @@ class PostgresStore:
             for migration in await _must(link, partial(dialect.missing, migrations=known)):
                 for name, statement in dialect.concurrent_indexes(migration).items():
                     await self._build(name, statement)
-                await _must(link, partial(dialect.apply, migration=migration))
+                await _apply(link, migration)
             return space
 
     async def _build(self, name: str, statement: str) -> None:
@@ -468,6 +471,18 @@ async def _lock_migrations(link: Link, space: LockSpace) -> None:
                 f"another gateway has been changing the tables for {_MIGRATION_S:g} s; start this one again later"
             )
         await asyncio.sleep(_MIGRATION_POLL_S)
+
+
+async def _apply(link: Link, migration: Migration) -> None:
+    """Change the tables at a moment at which no transaction uses them. Raises StoreBusy when there was none for long."""
+    give_up_at = time.monotonic() + _MIGRATION_S
+    while True:
+        try:
+            return await _must(link, partial(dialect.apply, migration=migration))
+        except StoreBusy:
+            if time.monotonic() > give_up_at:
+                raise
+        await asyncio.sleep(_TABLE_LOCK_S)
 
 
 async def _must(link: Link, start: Start) -> Any:
