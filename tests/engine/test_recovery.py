@@ -368,6 +368,30 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
     assert len(await house.inputs(house.main)) == 2
 
 
+@pytest.mark.parametrize("function", [turn.respond, turn_end.finish], ids=lambda one: str(one.__name__))
+@pytest.mark.parametrize(
+    ("error", "is_committed"), [(DiskFull(), False), (StoreLost(), True)], ids=["not-written", "committed"]
+)
+async def test_what_a_model_has_answered_is_stored_once_and_not_asked_for_again(
+    build: Build, function: Any, error: StoreError, is_committed: bool
+) -> None:
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("sleep") if step(request) == 0 else "done"
+
+    async def nothing() -> str:
+        return "ok"
+
+    house = await build(script, TICKING)
+    house.tool("sleep", nothing, replay_safe=True)
+    db = FlakyDatabase(house.db, function, error, after=is_committed)
+    await house.hire(db)
+    await house.say("go")
+    await house.until_quiet()
+    assert db.has_failed
+    assert len(house.model.requests) == 2
+    assert await house.rows("SELECT COUNT(*) FROM messages WHERE kind = 'answer'") == [(2,)]
+
+
 async def test_a_turn_that_cannot_be_given_back_while_stopping_cuts_no_other_turn(build: Build) -> None:
     """The worker leaves in order: it frees the session, and the other turn ends at its boundary."""
     slow = Counter()

@@ -26,7 +26,7 @@ from clutch.core.text import announce, prompts
 from clutch.core.text.tasks import storable
 from clutch.engine.live import Live
 from clutch.engine.prompt import System
-from clutch.engine.services import Services
+from clutch.engine.services import Services, patiently
 from clutch.engine.task_files import hand_over
 from clutch.errors import StoreError
 from clutch.logs import logger
@@ -283,7 +283,14 @@ class OpenRun:
         return await self.services.db.tx((self.session_id, *self._budgets), fn, self._owned, *args, **kwargs)
 
     async def tx_with_senders(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a transaction that books a model call, and steps the tasks whose letters this run has read."""
+        """Run a transaction that books a model call, and steps the tasks whose letters this run has read.
+
+        What the provider has answered is paid for: on a full disk it waits here, and is not asked for again."""
+        return await patiently(
+            self.services, lambda: self._try_with_senders(fn, *args, **kwargs), is_once=True
+        )
+
+    async def _try_with_senders(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         db = self.services.db
         await self.services.thaw()
         if self.policy.limits.on_parent_end:

@@ -30,7 +30,14 @@ from clutch.engine import output_schema
 from clutch.engine.external_run import ExternalRun
 from clutch.engine.live import Bus, Changes, Pulses
 from clutch.engine.prompt import Documents, Surroundings
-from clutch.errors import InvalidInput, StoreLost
+from clutch.errors import (
+    ConstraintViolated,
+    InvalidInput,
+    StoreError,
+    StoreLost,
+    StoreRefused,
+    StoreUnreadable,
+)
 from clutch.logs import logger
 from clutch.ports import (
     Channel,
@@ -312,6 +319,27 @@ async def surely(tick_s: float, ask: Callable[[], Awaitable[T]]) -> T:
         except StoreLost:
             await asyncio.sleep(tick_s)
     return await ask()
+
+
+async def patiently(services: Services, call: Callable[[], Awaitable[T]], *, is_once: bool = False) -> T:
+    """Call until the store answers; a busy or lost store is tried again at the next tick.
+
+    Raises StoreError while the worker stops: the worker that buries this one does what is left. `is_once`: what was
+    committed must not be committed again, so a StoreLost is raised, too."""
+    while True:
+        try:
+            return await call()
+        except (StoreUnreadable, StoreRefused, ConstraintViolated):
+            raise  # waiting does not help
+        except StoreError as error:
+            if services.stopping.is_set() or (is_once and isinstance(error, StoreLost)):
+                raise
+            say_unavailable(services, error)
+            await asyncio.sleep(services.policy.work.tick_s)
+
+
+def say_unavailable(services: Services, error: StoreError) -> None:
+    log.warning("Database not available: %s (next try in %g s)", error, services.policy.work.tick_s)
 
 
 # --------------------------------------------------------------------------------------------------

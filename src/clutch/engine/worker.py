@@ -23,7 +23,7 @@ from clutch.engine.external_run import stop_all
 from clutch.engine.lease import Lease
 from clutch.engine.open_run import Interrupt
 from clutch.engine.schedules import run_due
-from clutch.engine.services import Services
+from clutch.engine.services import Services, patiently, say_unavailable
 from clutch.engine.spawn import undo
 from clutch.engine.task_files import Sweeper, clean, hand_over, sweep
 from clutch.engine.turn import take_turn
@@ -51,26 +51,6 @@ log = logger(__name__)
 
 async def persist(services: Services, fn: TxFunction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await patiently(services, lambda: services.db.alone(fn, *args, **kwargs))
-
-
-async def patiently(services: Services, call: Callable[[], Awaitable[T]]) -> T:
-    """Call until the store answers; a busy or lost store is tried again at the next tick.
-
-    Raises StoreError while the worker stops: the worker that buries this one does what is left."""
-    while True:
-        try:
-            return await call()
-        except (StoreUnreadable, StoreRefused, ConstraintViolated):
-            raise  # waiting does not help
-        except StoreError as error:
-            if services.stopping.is_set():
-                raise
-            _say_unavailable(services, error)
-            await asyncio.sleep(services.policy.work.tick_s)
-
-
-def _say_unavailable(services: Services, error: StoreError) -> None:
-    log.warning("Database not available: %s (next try in %g s)", error, services.policy.work.tick_s)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -486,7 +466,7 @@ class Worker:
             except (StoreUnreadable, StoreRefused):
                 raise
             except StoreError as error:
-                _say_unavailable(self.services, error)
+                say_unavailable(self.services, error)
                 await asyncio.sleep(self.services.policy.work.tick_s)
                 continue
             if not acted:

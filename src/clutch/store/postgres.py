@@ -197,8 +197,8 @@ def _pause(attempt: int) -> float:
 #: How long the second of two gateways waits while the first one changes the schema.
 _MIGRATION_S: Final = 600.0
 _MIGRATION_POLL_S: Final = 0.2
-#: How long a change of a table waits for those who use it, e.g. a backup. Everyone else waits behind it meanwhile, so it
-#: is less than other gateways wait for a lock, and then they have the table for as long.
+#: How long a change of a table waits for those who use it, e.g. a backup. All others wait behind it meanwhile, so this
+#: is less than they wait for a lock, and then they have the table for as long.
 _TABLE_LOCK_S: Final = 1.0
 #: How long an index may be built beside writers: it waits for every transaction that has begun, e.g. for a backup.
 _INDEX_S: Final = 86_400.0
@@ -474,7 +474,7 @@ async def _lock_migrations(link: Link, space: LockSpace) -> None:
 
 
 async def _apply(link: Link, migration: Migration) -> None:
-    """Change the tables at a moment at which no transaction uses them. Raises StoreBusy when there was none for long."""
+    """Change the tables at a moment at which no transaction uses them. Raises StoreBusy if there is none for long."""
     give_up_at = time.monotonic() + _MIGRATION_S
     while True:
         try:
