@@ -53,6 +53,11 @@ class StoreLost(StoreError):
 
     Ask again with the same idempotency key: it finds what was committed, or does it now."""
 
+    def __init__(self, message: str | None = None, *, is_unsent: bool = False) -> None:
+        super().__init__(message)
+        #: nothing was sent, so nothing was committed
+        self.is_unsent = is_unsent
+
 
 class StoreUnreadable(StoreError):
     """The database file is damaged, or not a Clutch database. Nothing was changed or deleted: restore a backup."""

@@ -200,8 +200,11 @@ async def test_a_server_that_stays_away_is_told_after_the_patience(own_server: P
         await store.alone(t.create, 1)
         heard = [store.is_hearing]
         await asyncio.to_thread(own_server.crash)
-        for call in (store.tx(1, t.bump, 1), store.alone(t.bump, 1), store.read(t.value_of, 1)):
-            assert isinstance(await settled(call), StoreLost)
+        for call in (store.tx(1, t.bump, 1), store.alone(t.bump, 1)):
+            error = await settled(call)
+            assert isinstance(error, StoreLost)
+            assert error.is_unsent
+        assert isinstance(await settled(store.read(t.value_of, 1)), StoreLost)
         assert [*heard, store.is_hearing] == [True, False]
         await asyncio.to_thread(own_server.start)
         assert await store.tx(1, t.bump, 1)

@@ -285,7 +285,8 @@ class OpenRun:
     async def tx_with_senders(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a transaction that books a model call, and steps the tasks whose letters this run has read.
 
-        What the provider has answered is paid for: on a full disk it waits here, and is not asked for again."""
+        What the provider has answered is paid for: on a full disk, or while the database is away, it waits here and is
+        not asked for again."""
         return await patiently(
             self.services, lambda: self._try_with_senders(fn, *args, **kwargs), is_once=True
         )

@@ -177,7 +177,7 @@ class Pump:
                 continue
             self._stats.commits += 1
             return outcomes
-        raise StoreLost("the database drops every new connection; nothing was written")
+        raise StoreLost("the database drops every new connection; nothing was written", is_unsent=True)
 
     async def _linked(self) -> Link:
         if self._link is None or self._link.is_lost:
@@ -359,7 +359,8 @@ class PostgresStore:
                 await self._clock.measure(link.raw)
             except TROUBLE as error:
                 link.drop()
-                raise StoreLost(f"the database went away ({error}); nothing was sent") from error
+                why = f"the database went away ({error}); nothing was sent"
+                raise StoreLost(why, is_unsent=True) from error
             except BaseException:  # a cancelled caller: no other one knows this connection
                 link.drop()
                 raise

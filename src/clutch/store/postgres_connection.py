@@ -357,9 +357,8 @@ async def connect_patiently(
             if "statement pooling mode" in str(error):
                 raise UnsupportedStore(_STATEMENT_POOLER) from error
             if loop.time() + pause_s > give_up_at or not is_wanted():
-                raise StoreLost(
-                    f"the database cannot be reached ({reason(error)}); nothing was sent"
-                ) from error
+                why = f"the database cannot be reached ({reason(error)}); nothing was sent"
+                raise StoreLost(why, is_unsent=True) from error
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LAST_PAUSE_S)
 
