@@ -11,8 +11,10 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 from tests.chaos.plan import FaultKind
 from tests.chaos.run import ChaosRun, Wishes, keep
@@ -36,19 +38,21 @@ def run(wishes: Wishes) -> int:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.chmod(0o755)  # the server runs as another user
     chaos = ChaosRun(wishes, folder)
+    code = 1
     try:
         summary = asyncio.run(chaos.run())
-        is_ok = bool(summary["ok"])
-    except BaseException:
-        is_ok = False
-        raise
+        code = exit_code(summary)
     finally:
-        if not is_ok:
+        if code:
             kept = keep(folder, wishes)
             print(f"Logs and timeline: {kept}\nRepeat with: {wishes.command}", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(summary, separators=(",", ":")), flush=True)
-    return 0 if is_ok else 1
+    return code
+
+
+def exit_code(summary: Mapping[str, Any]) -> int:
+    return 0 if summary["ok"] else 1
 
 
 if __name__ == "__main__":

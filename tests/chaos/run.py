@@ -59,7 +59,7 @@ class ChaosRun:
                 await self._settle()
                 watch.cancel()
             found = await self._witness.conclude()
-        return self._summary(found)
+        return self.summary(found)
 
     async def _disturb(self, until: float) -> None:
         kinds = self._wishes.kinds & faults.possible(self._fleet)
@@ -90,7 +90,7 @@ class ChaosRun:
             await asyncio.sleep(LOOK_S)
         self._fleet.say(f"after {SETTLE_MAX_S:.0f} s there is work left")
 
-    def _summary(self, found: Findings) -> dict[str, Any]:
+    def summary(self, found: Findings) -> dict[str, Any]:
         self._fleet.say(f"answers that were lost with their commit, by fault: {dict(found.paid_twice)}")
         for complaint in found.complaints:
             self._fleet.say(complaint)

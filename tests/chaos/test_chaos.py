@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.chaos.__main__ import exit_code
 from tests.chaos.node import ROOT
 from tests.chaos.plan import FaultKind, plan
-from tests.chaos.run import SCHEMA
+from tests.chaos.run import SCHEMA, ChaosRun, Wishes
+from tests.chaos.witness import Findings
 
 
 def test_ten_minutes_have_every_kind_of_fault_ten_times() -> None:
@@ -22,6 +25,24 @@ def test_ten_minutes_have_every_kind_of_fault_ten_times() -> None:
 def test_the_same_seed_makes_the_same_faults() -> None:
     assert plan(7, 530, 3, set(FaultKind)) == plan(7, 530, 3, set(FaultKind))
     assert plan(7, 530, 3, set(FaultKind)) != plan(8, 530, 3, set(FaultKind))
+
+
+FIELDS = [
+    "schema", "ok", "seed", "nodes", "postgres", "faults_by_kind", "tasks", "delivered", "lost", "twice", "over_limit",
+    "executed_twice", "live_buried", "paid_twice", "takeover_s", "lease_s",
+]  # fmt: skip
+COUNTS = ("lost", "twice", "over_limit", "executed_twice", "live_buried", "problems")
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_whatever_must_not_be_makes_the_run_not_ok(tmp_path: Path, name: str) -> None:
+    chaos = ChaosRun(Wishes(1, 60.0, 3, frozenset(FaultKind)), tmp_path)
+    assert chaos.summary(Findings())["ok"] is True
+    summary = chaos.summary(Findings(**{name: ["t_1"]}))
+    assert list(summary) == FIELDS
+    assert (summary["schema"], summary["ok"], exit_code(summary)) == ("clutch.chaos/1", False, 1)
+    assert set(summary["faults_by_kind"]) == set(FaultKind)
+    assert [summary[count] for count in COUNTS[:-1]] == [int(count == name) for count in COUNTS[:-1]]
 
 
 @pytest.mark.slow

@@ -129,6 +129,8 @@ class Witness:
     async def conclude(self) -> Findings:
         tasks = await self._fleet.rows(_TASKS)
         self._check_tasks(tasks)
+        if not self.found.tasks:
+            self.found.problems.append("no task was spawned: the run was too short for this machine")
         self._check_children(tasks)
         self._check_marks()
         self._check_burials(
