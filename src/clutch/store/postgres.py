@@ -479,10 +479,12 @@ async def _apply(link: Link, migration: Migration) -> None:
     give_up_at = time.monotonic() + _MIGRATION_S
     while True:
         try:
-            return await _must(link, partial(dialect.apply, migration=migration))
+            await _must(link, partial(dialect.apply, migration=migration))
         except StoreBusy:
             if time.monotonic() > give_up_at:
                 raise
+        else:
+            return
         await asyncio.sleep(_TABLE_LOCK_S)
 
 

@@ -182,7 +182,24 @@ def _one_lease_for_all(observed: Any) -> tuple[Any, ...]:
     return (bug,)
 
 
+def _commits_again(may_be_committed: Any) -> tuple[Any, ...]:
+    @wraps(may_be_committed)
+    def bug(error: Any) -> bool:
+        del error
+        return False
+
+    return (bug,)
+
+
 MUTANTS = (
+    Mutant(
+        "answer_committed_again",
+        ("clutch.engine.services._may_be_committed",),
+        frozenset({"N22"}),
+        STORMS,
+        _commits_again,
+        "an answer is committed once more after a commit whose outcome is unknown",
+    ),
     Mutant(
         "late_text_dropped",
         ("clutch.engine.open_run.OpenRun.report_late",),
