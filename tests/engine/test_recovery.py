@@ -371,8 +371,8 @@ async def test_store_that_fails_once_costs_time_only(build: Build, function: Any
 @pytest.mark.parametrize("function", [turn.respond, turn_end.finish], ids=lambda one: str(one.__name__))
 @pytest.mark.parametrize(
     ("error", "is_committed"),
-    [(DiskFull(), False), (StoreLost(is_unsent=True), False), (StoreLost(), True)],
-    ids=["not-written", "not-sent", "committed"],
+    [(DiskFull(), False), (StoreLost(is_unsent=True), False), (StoreLost(), False), (StoreLost(), True)],
+    ids=["not-written", "not-sent", "not-committed", "committed"],
 )
 async def test_what_a_model_has_answered_is_stored_once_and_not_asked_for_again(
     build: Build, function: Any, error: StoreError, is_committed: bool

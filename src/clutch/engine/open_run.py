@@ -26,9 +26,9 @@ from clutch.core.text import announce, prompts
 from clutch.core.text.tasks import storable
 from clutch.engine.live import Live
 from clutch.engine.prompt import System
-from clutch.engine.services import Services, patiently
+from clutch.engine.services import Services, is_cancelled, patiently
 from clutch.engine.task_files import hand_over
-from clutch.errors import StoreError
+from clutch.errors import StoreError, StoreLost
 from clutch.logs import logger
 from clutch.ports import Delta, DeltaKind, FilesFailed, ToolSpec
 from clutch.store.transaction import Tx
@@ -286,10 +286,19 @@ class OpenRun:
         """Run a transaction that books a model call, and steps the tasks whose letters this run has read.
 
         What the provider has answered is paid for: on a full disk, or while the database is away, it waits here and is
-        not asked for again."""
-        return await patiently(
-            self.services, lambda: self._try_with_senders(fn, *args, **kwargs), is_once=True
-        )
+        not asked for again. After a lost connection the transcript says whether the commit happened."""
+        while True:
+            try:
+                return await patiently(
+                    self.services, lambda: self._try_with_senders(fn, *args, **kwargs), is_once=True
+                )
+            except StoreLost:
+                if is_cancelled() or self.services.stopping.is_set() or await self._has_moved():
+                    raise
+
+    async def _has_moved(self) -> bool:
+        """Whether more is committed than this turn knows of; the next claim resumes there."""
+        return await patiently(self.services, lambda: self.tx(turn_tx.has_moved, self.head))
 
     async def _try_with_senders(self, fn: TurnTransaction[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         db = self.services.db

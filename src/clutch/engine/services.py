@@ -325,14 +325,15 @@ async def patiently(services: Services, call: Callable[[], Awaitable[T]], *, is_
     """Call until the store answers; a busy or lost store is tried again at the next tick.
 
     Raises StoreError while the worker stops: the worker that buries this one does what is left. `is_once`: what was
-    committed must not be committed again, so a StoreLost is raised, too, unless nothing was sent."""
+    committed must not be committed again, so a StoreLost is raised, too, unless nothing was sent. A cancelled turn ends
+    with the error."""
     while True:
         try:
             return await call()
         except (StoreUnreadable, StoreRefused, ConstraintViolated):
             raise  # waiting does not help
         except StoreError as error:
-            if services.stopping.is_set() or (is_once and _may_be_committed(error)):
+            if services.stopping.is_set() or (is_once and (_may_be_committed(error) or is_cancelled())):
                 raise
             say_unavailable(services, error)
             await asyncio.sleep(services.policy.work.tick_s)
@@ -340,6 +341,12 @@ async def patiently(services: Services, call: Callable[[], Awaitable[T]], *, is_
 
 def _may_be_committed(error: StoreError) -> bool:
     return isinstance(error, StoreLost) and not error.is_unsent
+
+
+def is_cancelled() -> bool:
+    """Whether the store gave an error in the place of a cancellation."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def say_unavailable(services: Services, error: StoreError) -> None:

@@ -133,6 +133,14 @@ def late(now: float, policy: Policy, session_id: int, text: str, nonce: str = ""
         yield from _keep_late(now, policy, session, text, nonce)
 
 
+def has_moved(now: float, owned: OwnedRun, head: int) -> Tx[bool]:
+    """Whether the transcript has entries behind `head`. Not a read: the lock waits for a transaction whose connection
+    is gone, and which may still be committed. Raises Stale if the run has ended or has another owner."""
+    del now
+    session = yield from sessions.own(owned.session_id, owned.fence)
+    return session.head != head
+
+
 def late_in_turn(now: float, lost: LostRun, text: str, nonce: str) -> Tx[None]:
     """`late`, reported by the turn that made the text.
 
