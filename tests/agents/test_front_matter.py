@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clutch.agents import folders
-from clutch.agents.folders import agent_file, contents, workspace_places
+from clutch.agents.folders import agent_file, contents, file_at, workspace_places
 from clutch.agents.front_matter import front_matter
-from clutch.core.definitions import DefinitionKind, DefinitionSource, FileDefinition
+from clutch.core.definitions import DefinitionKind, DefinitionSource, FileDefinition, KnownTools
 from clutch.core.model import Thinking, Workspace
 from tests.examples import examples
 
 TOOLS = frozenset({"read", "search", "list", "write", "edit", "shell", "web_fetch", "skill"})
+KNOWN = KnownTools(TOOLS)
 FULL = """---
 name: reviewer
 description: "Reviews changes: use it for every diff."
@@ -38,7 +39,7 @@ You review.
 
 def parsed(text: str | bytes, name: str = "a.md") -> FileDefinition:
     data = text if isinstance(text, bytes) else text.encode()
-    return agent_file(f"/w/.agents/{name}", data, TOOLS, DefinitionSource.WORKSPACE)
+    return agent_file(f"/w/.agents/{name}", data, KNOWN, DefinitionSource.WORKSPACE)
 
 
 def test_a_file_of_another_harness_is_an_agent() -> None:
@@ -114,6 +115,15 @@ def test_a_name_comes_from_the_file_and_unknown_tools_of_an_allow_list_are_noted
     ]
 
 
+def test_without_a_gateway_a_tool_that_is_not_built_in_is_noted() -> None:
+    text = with_line("disallowedTools: Bsh").encode()
+    found = agent_file("/w/a.md", text, KnownTools(TOOLS, is_whole=False), DefinitionSource.WORKSPACE)
+    assert found.problem is None
+    assert [(note.line, note.text) for note in found.notes] == [
+        (3, "disallowedTools: there is no built-in tool Bsh")
+    ]
+
+
 @examples(200)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: f"---\n{text}\n---\nx".encode()))
 def test_no_file_breaks_the_reader(data: bytes) -> None:
@@ -126,7 +136,7 @@ def test_no_file_breaks_the_reader(data: bytes) -> None:
 
 def found_in(workspace: Path) -> dict[str, FileDefinition]:
     places = workspace_places(str(workspace), has_agents=True)
-    return {one.found.name: one.found for place in places for one in contents(place, TOOLS, lambda _: True)}
+    return {one.found.name: one.found for place in places for one in contents(place, KNOWN, lambda _: True)}
 
 
 def skill(workspace: Path, name: str, head: str = "", body: str = "Do it so.") -> Path:
@@ -147,6 +157,30 @@ def test_the_hash_of_a_skill_covers_all_of_its_files(tmp_path: Path) -> None:
     script.rename(folder / "scripts" / "other.sh")
     seen.add(found_in(tmp_path)["style"].digest)
     assert len(seen) == 3
+
+
+def test_one_file_is_read_wherever_it_lies(tmp_path: Path) -> None:
+    folder = skill(tmp_path, "style", "hooks: x\n")
+    (tmp_path / "a.md").write_text(with_line("maxTurns: 0"))
+    for path, line, words in (
+        (folder / "SKILL.md", 4, "hooks: unknown in skills"),
+        (tmp_path / "a.md", 3, "maxTurns: must be"),
+        (tmp_path / "b.md", 1, "No such file"),
+        (folder, 1, "not a plain file"),
+        (tmp_path / "no" / "SKILL.md", 1, "no such file"),
+    ):
+        found = file_at(str(path), KNOWN)
+        assert found.problem is not None
+        assert (found.path, found.problem.line, words in found.problem.text) == (str(path), line, True)
+
+
+def test_a_folder_with_the_name_of_a_file_hides_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / ".agents" / "a.md").mkdir(parents=True)
+    (tmp_path / ".agents" / "b.md").write_text(with_line("name: b"))
+    found = found_in(tmp_path)
+    assert found["b"].problem is None
+    assert found["a"].problem is not None
+    assert found["a"].problem.text == "a.md: is not a plain file"
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ from clutch.core.definitions import (
     FileDefinition,
     FileProblem,
     FileTrust,
+    KnownTools,
     Proposal,
     SkillText,
     decided,
@@ -49,13 +50,12 @@ class FilePins(Protocol):
 
 @dataclass(slots=True)
 class Catalogue:
-    """`known_tools`: the tools there are, empty when that is not known. `is_settled`: see `folders.contents`.
-    `on_change`: is given the agents of the files in force."""
+    """`is_settled`: see `folders.contents`. `on_change`: is given the agents of the files in force."""
 
     state: Path
     policy: Callable[[], Policy]
     pins: FilePins | None = None
-    known_tools: Callable[[], Collection[str]] = tuple
+    known_tools: Callable[[], KnownTools] = KnownTools
     is_settled: Callable[[str], bool] = lambda _: True
     check_model: Callable[[str], None] | None = None  #: raises InvalidInput for a model that cannot be asked
     on_change: Callable[[Mapping[str, Agent]], None] = lambda _: None
@@ -83,7 +83,7 @@ class Catalogue:
 
     def look(self) -> list[Content]:
         """Read all folders. Blocks."""
-        policy, known = self.policy(), frozenset(self.known_tools())
+        policy, known = self.policy(), self.known_tools()
         places = list(user_places(str(self.state)))
         if policy.file_trust is not FileTrust.OFF:
             common = _absolute(policy.workspace_of(MAIN))

@@ -14,6 +14,7 @@ from clutch.core.definitions import (
     DefinitionSource,
     FileDefinition,
     FileProblem,
+    KnownTools,
     agent_of,
     digest,
     skill_of,
@@ -74,9 +75,7 @@ def workspace_places(workspace: str, *, has_agents: bool) -> Iterator[FolderPlac
         yield FolderPlace(kind, workspace, below, DefinitionSource.WORKSPACE, workspace)
 
 
-def contents(
-    place: FolderPlace, known_tools: frozenset[str], is_settled: Callable[[str], bool]
-) -> Iterator[Content]:
+def contents(place: FolderPlace, known: KnownTools, is_settled: Callable[[str], bool]) -> Iterator[Content]:
     """Yield what is in a folder, by name. What cannot be read is an invalid definition; a missing folder has none.
 
     `is_settled`: says of a path that no running command could have written it."""
@@ -89,7 +88,7 @@ def contents(
                     yield Content(_invalid(place, visible(name, 60), visible(path, 400), _unnamed(name)), "")
                     continue
                 if place.kind is DefinitionKind.AGENT and name.endswith(".md") and is_settled(path):
-                    yield _agent(folder, name, path, place, known_tools)
+                    yield _agent(folder, name, path, place, known)
                 if place.kind is DefinitionKind.SKILL and is_settled(f"{path}/{SKILL_FILE}"):
                     for content in _skill(folder, name, path, place, room):
                         room -= (
@@ -100,17 +99,33 @@ def contents(
         return
 
 
-def agent_file(
-    path: str, data: bytes, known_tools: frozenset[str], source: DefinitionSource
-) -> FileDefinition:
+def file_at(path: str, known: KnownTools) -> FileDefinition:
+    """The agent file, or the skill of a `SKILL.md`, wherever it lies."""
+    around, name = os.path.split(os.path.abspath(path))
+    kind = DefinitionKind.SKILL if name == SKILL_FILE else DefinitionKind.AGENT
+    if kind is DefinitionKind.SKILL:
+        around, name = os.path.split(around)
+    place = FolderPlace(kind, around, ".", DefinitionSource.WORKSPACE)
+    try:
+        with _opened(place.root, place.below) as folder:
+            if kind is DefinitionKind.AGENT:
+                return _agent(folder, name, path, place, known).found
+            for content in _skill(folder, name, os.path.dirname(path) or ".", place, FILES_BYTES_MAX):
+                return content.found
+    except OSError:
+        pass
+    return _invalid(place, name, path, FileProblem(1, "there is no such file, or its folder is a link"))
+
+
+def agent_file(path: str, data: bytes, known: KnownTools, source: DefinitionSource) -> FileDefinition:
     """Parse one agent file."""
     stem = path.rpartition("/")[2].removesuffix(".md")
     seen = digest(DefinitionKind.AGENT, stem, {"": data})
     base = FileDefinition(DefinitionKind.AGENT, stem, path, source, digest=seen)
-    return _parsed(base, data, known_tools, {})
+    return _parsed(base, data, known, {})
 
 
-def _agent(folder: int, name: str, path: str, place: FolderPlace, known: frozenset[str]) -> Content:
+def _agent(folder: int, name: str, path: str, place: FolderPlace, known: KnownTools) -> Content:
     try:
         data = _read(folder, name, AGENT_BYTES_MAX)
     except FileProblem as error:
@@ -133,11 +148,11 @@ def _skill(around: int, name: str, path: str, place: FolderPlace, room: int) -> 
         return
     seen = digest(DefinitionKind.SKILL, name, {SKILL_FILE: data, **files})
     base = FileDefinition(DefinitionKind.SKILL, name, f"{path}/{SKILL_FILE}", place.source, place.owner, seen)
-    yield Content(_parsed(base, data, frozenset(), files), data.decode("utf-8", "replace"))
+    yield Content(_parsed(base, data, KnownTools(), files), data.decode("utf-8", "replace"))
 
 
 def _parsed(
-    base: FileDefinition, data: bytes, known: frozenset[str], files: Mapping[str, bytes]
+    base: FileDefinition, data: bytes, known: KnownTools, files: Mapping[str, bytes]
 ) -> FileDefinition:
     try:
         said = front_matter(data)
@@ -193,10 +208,14 @@ def _read(folder: int, name: str, bytes_max: int) -> bytes:
         file = os.open(name, _FILE, dir_fd=folder)
     except OSError as error:
         raise FileProblem(1, f"{name}: {error.strerror}; links are not followed") from error
-    with os.fdopen(file, "rb") as stream:
+    try:
+        # Before `fdopen`, which raises OSError for a folder: then the files after it would not be read.
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise FileProblem(1, f"{name}: is not a plain file")
-        data = stream.read(bytes_max + 1)
+        with os.fdopen(file, "rb", closefd=False) as stream:
+            data = stream.read(bytes_max + 1)
+    finally:
+        os.close(file)
     if len(data) > bytes_max:
         raise FileProblem(1, f"{name}: must have at most {bytes_max} bytes")
     return data

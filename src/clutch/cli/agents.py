@@ -51,14 +51,16 @@ def show(
             )
             raise NotFound(f"there is no agent or skill {name[:64]!r}", known)
         found = {"agent": agents[0] if agents else None, "files": files}
-        report("agents.show", found, "\n".join(_details(agents, files)), as_json=as_json)
+        report("agents.show", found, "\n".join(_details(agents, files, state)), as_json=as_json)
 
 
 @roles.command()
 def check(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Agent files. Without one: all that are read."),
+        typer.Argument(
+            metavar="[FILE]...", help="Agent files, or SKILL.md of skills. Without one: all that are read."
+        ),
     ] = None,
     config: Config = None,
     state: State = None,
@@ -122,7 +124,7 @@ def _notices(one: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {one['file']}:{notice['line']}: {notice['text']}"
 
 
-def _details(agents: list[Object], files: list[Object]) -> Iterator[str]:
+def _details(agents: list[Object], files: list[Object], state: Path | None) -> Iterator[str]:
     for one in agents:
         for name in (
             "agentId",
@@ -144,3 +146,5 @@ def _details(agents: list[Object], files: list[Object]) -> Iterator[str]:
     for one in files:
         yield f"{one['kind']} file · {one['state']} · {_place(one)}{_about(one)}"
         yield from _notices(one)
+        if one["state"] == "proposed" and one["question"]:
+            yield f"  It has no effect. Read and decide: {command_for(state, 'approve', one['question'])}"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from clutch.core import ids
 from clutch.core.agents import DESCRIPTION_CHARS_MAX, MAIN, SKILL_TOOL, Agent, Delegation
@@ -170,6 +170,13 @@ _SKILL_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 SKILL_NAME_MAX = 64
 
 
+class KnownTools(NamedTuple):
+    """The tools there are, empty when that is not known. `is_whole`: a program or an MCP server has no others."""
+
+    names: frozenset[str] = frozenset()
+    is_whole: bool = True
+
+
 def tools_named(names: Iterable[str]) -> frozenset[str]:
     """The tools of Clutch that these names mean, in its own spelling or in that of others."""
     found: set[str] = set()
@@ -180,7 +187,7 @@ def tools_named(names: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def agent_of(stem: str, said: FrontMatter, known_tools: Collection[str]) -> tuple[Agent, list[FileProblem]]:
+def agent_of(stem: str, said: FrontMatter, known: KnownTools) -> tuple[Agent, list[FileProblem]]:
     """Return the agent of a file that is named `stem`, and notes. Raises FileProblem: nothing is ignored in silence."""
     _check_keys(said, AGENT_KEYS | COSMETIC, "agent files")
     name = said.text("name") or stem
@@ -204,7 +211,7 @@ def agent_of(stem: str, said: FrontMatter, known_tools: Collection[str]) -> tupl
             thinking=_thinking(said),
             description=description,
             instructions=said.body.strip(),
-            tools=_tools(said, known_tools, notes),
+            tools=_tools(said, known, notes),
             max_turns=turns,
             skills=None if (skills := said.names("skills")) is None else frozenset(skills),
             subagents=Delegation(workspace=_isolation(said)),
@@ -255,7 +262,7 @@ def _isolation(said: FrontMatter) -> Workspace | None:
     return modes[value]
 
 
-def _tools(said: FrontMatter, known: Collection[str], notes: list[FileProblem]) -> ToolPolicy:
+def _tools(said: FrontMatter, known: KnownTools, notes: list[FileProblem]) -> ToolPolicy:
     allow, deny = said.names("tools"), said.names("disallowedTools")
     for key, names in (("tools", allow), ("disallowedTools", deny)):
         for name in names or ():
@@ -263,13 +270,14 @@ def _tools(said: FrontMatter, known: Collection[str], notes: list[FileProblem]) 
                 rule = f"{visible(name, 60)} limits the arguments of a tool, which files cannot do; name whole tools"
                 raise said.problem(key, rule)
             for tool in tools_named([name]):
-                if known and tool not in known and "__" not in tool and "*" not in tool:
-                    missing = said.problem(
-                        key, f"there is no tool {visible(name, 60)}{ids.hint(tool, known)}"
-                    )
-                    if key == "disallowedTools":  # a slip there would leave the tool allowed
-                        raise missing
-                    notes.append(missing)
+                if known.names and tool not in known.names and "__" not in tool and "*" not in tool:
+                    kind = "tool" if known.is_whole else "built-in tool"
+                    rule = f"there is no {kind} {visible(name, 60)}{ids.hint(tool, known.names)}"
+                    if (
+                        key == "disallowedTools" and known.is_whole
+                    ):  # a slip there would leave the tool allowed
+                        raise said.problem(key, rule)
+                    notes.append(said.problem(key, rule))
     also = {SKILL_TOOL} if said.values.get("skills") and allow is not None else ()
     return ToolPolicy(
         allow=None if allow is None else tools_named(allow),

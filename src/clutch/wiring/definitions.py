@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from clutch.agents.catalogue import Catalogue
-from clutch.agents.folders import agent_file
+from clutch.agents.folders import file_at
 from clutch.api import agents
 from clutch.api.report_objects import Agents
 from clutch.config.sources import ConfigSource
-from clutch.core.agents import Agent
-from clutch.core.definitions import Decisions, DefinitionSource, FileDefinition, decided
+from clutch.core.agents import SKILL_TOOL, Agent
+from clutch.core.definitions import Decisions, FileDefinition, KnownTools, decided
 from clutch.core.policy import Policy
 from clutch.engine.services import Services, StoredFilePins
-from clutch.tools.registry import AllTools
+from clutch.tools.registry import AllTools, standard_tools
 from clutch.tools.sandbox.protected_files import is_settled
 
 
@@ -31,7 +31,9 @@ def open_definitions(
         home,
         lambda: services.policy,
         StoredFilePins(services),
-        known_tools=lambda: [] if own_tools is None else [one.name for one in own_tools.specs()],
+        known_tools=lambda: KnownTools(
+            frozenset(one.name for one in own_tools.specs()) if own_tools else frozenset()
+        ),
         is_settled=is_settled,
         check_model=check_model,
         on_change=in_force,
@@ -51,8 +53,15 @@ def open_definitions(
 
 
 def parsed(path: Path) -> FileDefinition:
-    """Parse one agent file, wherever it lies. Raises OSError."""
-    return agent_file(str(path), path.read_bytes(), frozenset(), DefinitionSource.WORKSPACE)
+    """Parse one agent file or `SKILL.md`, wherever it lies."""
+    return file_at(str(path), _built_in())
+
+
+def _built_in() -> KnownTools:
+    """The tools that are known without a gateway: programs and MCP servers add others."""
+    return KnownTools(
+        frozenset({SKILL_TOOL, *(one.name for one in standard_tools().specs())}), is_whole=False
+    )
 
 
 def found(home: Path, config: Path | None = None) -> list[FileDefinition]:
@@ -75,4 +84,4 @@ def _policy(home: Path, config: Path | None) -> Policy:
 
 
 def _catalogue(home: Path, policy: Policy) -> Catalogue:
-    return Catalogue(home, lambda: policy)
+    return Catalogue(home, lambda: policy, known_tools=_built_in)
