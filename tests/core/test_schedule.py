@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
+from decimal import Decimal
 from itertools import islice, pairwise, takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -276,7 +277,8 @@ def test_jitter_is_the_same_for_a_name_and_within_its_bound() -> None:
         ({"at": "tomorrow"}, "at"), ({"at": "0001-01-01T00:00:00+14:00"}, "at"),
         ({"at": "9999-12-31T23:59:59", "jitter_s": 600.0}, "at"),
         ({"jitter_s": 90_000.0}, "jitter"), ({"catch_up": 101}, "catchUp"),
-        ({"missed": Missed.ALL}, "overlap"), ({"max_runs": 0}, "maxRuns"),
+        ({"missed": Missed.ALL}, "overlap"), ({"max_runs": 0}, "maxRuns"), ({"run_tokens": 0}, "runTokens"),
+        ({"total_usd": Decimal(-1)}, "totalUsd"), ({"run_timeout_s": -1.0}, "runTimeoutSeconds"),
         ({"session": "nowhere"}, "session"), ({"session": SUBAGENT}, "session"),
     ],
 )  # fmt: skip

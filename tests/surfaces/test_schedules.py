@@ -56,6 +56,13 @@ async def test_wrong_parameters_are_refused_before_anything_is_written(tmp_path:
             await c.schedule("x", "work", every_seconds=60, session="nowhere")
         with pytest.raises(InvalidInput, match="agent"):
             await c.schedule("x", "work", every_seconds=60, agent_id="Nobody!")
+        with pytest.raises(InvalidInput, match="there is no agent 'nobody' that 'main' may start"):
+            await c.schedule("x", "work", every_seconds=60, agent_id="nobody")
+        for wrong in ({"total_usd": "-1"}, {"run_tokens": 0}, {"max_runs": 0}, {"catch_up": 0}):
+            (field,) = wrong
+            with pytest.raises(InvalidInput) as refused:
+                await c.schedule("x", "work", every_seconds=60, **wrong)
+            assert refused.value.field == field
         assert await c.schedules() == []
 
 
@@ -88,3 +95,6 @@ def test_a_program_without_a_loop_and_the_commands(tmp_path: Path) -> None:
         with pytest.raises(Declined) as refused:
             client.post("/v1/schedules/often", {"task": "x", "cron": "nonsense"})
         assert refused.value.said["field"] == "cron"
+        with pytest.raises(Declined) as refused:
+            client.post("/v1/schedules/often", {"task": "x", "everySeconds": 60, "totalUsd": "-1"})
+        assert refused.value.said["field"] == "totalUsd"

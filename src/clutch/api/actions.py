@@ -330,7 +330,7 @@ class Actions:
     async def add_schedule(self, call: ActionCall[NewSchedule]) -> objects.ScheduleObject:
         """Add a schedule: each of its slots starts a task, once. The same schedule again changes nothing."""
         services, spec = self._services, schedules.spec_of(call.target, asdict(call.body))
-        schedule_runs.check(services, spec)
+        await schedule_runs.check(services, spec)
         number = services.ids.next()
         await surely(services.policy.work.tick_s, lambda: services.db.alone(schedules_tx.add, number, spec))
         return await self._schedule(call)

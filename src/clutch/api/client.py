@@ -24,7 +24,15 @@ from clutch.api.gateway import Gateway, Leaving
 from clutch.api.handles import Backend, Event, Question, ScheduleHandle, Task, TaskResult
 from clutch.api.reads import Filter, outcome_named, phase_named
 from clutch.api.slash import MAIN_SESSION
-from clutch.api.spawn import OnFullWord, SpawnOptions, accepted, arguments, sensible, task_number
+from clutch.api.spawn import (
+    OnFullWord,
+    SpawnOptions,
+    accepted,
+    arguments,
+    in_python_spelling,
+    sensible,
+    task_number,
+)
 from clutch.api.wait import CLOSED
 from clutch.core import ids
 from clutch.core.agents import MAIN
@@ -411,7 +419,10 @@ class Api(Opened):
         run_tokens, run_usd; total_tokens, total_usd: the budget of each run, and of all runs together.
         The other parameters are those of `spawn`. Raises InvalidInput."""
         given = {key: value for key, value in locals().items() if key not in ("self", "name", "prompt")}
-        await self._backend.act(ADD_SCHEDULE, name, NewSchedule(task=prompt, **given))
+        try:
+            await self._backend.act(ADD_SCHEDULE, name, NewSchedule(task=prompt, **given))
+        except InvalidInput as error:
+            raise in_python_spelling(error.field, error.rule) from error
         return self._schedule(name)
 
     async def schedules(self) -> list[ScheduleHandle]:

@@ -223,7 +223,7 @@ class Gateway:
         self._check_accepts()
         args, known = with_notification(args), self._known(session)
         try:
-            request = await self._spawns.wanted(args)
+            request = await self.services.wanted_anew(args)
         except InvalidInput as error:
             return spawn.wrong(error)
         if known is None and (said := await self._said_unopened(session, request)) is not None:

@@ -73,16 +73,13 @@ def one(now: float, name: str) -> Tx[objects.ScheduleObject]:
 
 def shown_of(now: float, found: StoredSchedule, slots: list[SlotRecord]) -> objects.ScheduleObject:
     spec = found.schedule
-    # A slot of the past that is not decided yet is the next to be looked at.
-    after = max(now, found.state.cursor + spec.delay_s)
-    upcoming = [] if found.next_at is None else rules.next_times(spec, after)
     return {
         "name": found.name,
         "owner": found.owner.value,
         "status": "paused" if found.paused else "ended" if found.next_at is None else "active",
         "when": rules.rhythm(spec),
         "timezone": spec.timezone,
-        "nextTimes": upcoming,
+        "nextTimes": found.next_times(now),
         "waitingSlots": [rules.local(spec, slot) for slot in found.state.queue],
         "missed": spec.missed.value,
         "catchUp": spec.catch_up,

@@ -19,7 +19,7 @@ from clutch.core import delivery, ids
 from clutch.core.agents import OnFull
 from clutch.core.ids import BadKey, KeyKind, SessionKey
 from clutch.core.policy import Limits
-from clutch.core.spawn import KEY, SpawnRefusal, SpawnRequest, known_agents
+from clutch.core.spawn import KEY, SpawnRefusal, SpawnRequest
 from clutch.engine import spawn
 from clutch.engine.actions import check_text
 from clutch.engine.services import Services
@@ -221,14 +221,6 @@ class Spawns:
     ) -> None:
         self._services, self._waiting, self._surely = services, waiting, surely
         self._lines: dict[int, asyncio.Lock] = {}  #: by session: who waits, first come first served
-
-    async def wanted(self, args: Mapping[str, Any]) -> SpawnRequest:
-        """Raises InvalidInput in the spelling of the tool."""
-        named = args.get("agentId")
-        is_new = isinstance(named, str) and named not in known_agents(self._services.policy)
-        if self._services.refresh is not None and (is_new or args.get("tools") is not None):
-            await self._services.refresh()  # tools of others can be named too
-        return self._services.wanted(args)
 
     async def spawn(
         self, requester: int, request: SpawnRequest, on_full: OnFullWord | None

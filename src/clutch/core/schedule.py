@@ -113,7 +113,10 @@ class ScheduleSpec:
     total_usd: Decimal | None = None  #: Budget of all runs together, in dollars.
 
     def __post_init__(self) -> None:
-        check(self)
+        try:
+            check(self)
+        except InvalidInput as error:
+            raise InvalidInput(_said(error.field.rpartition(".")[2]), error.rule) from error
         _check_when(self)
         _check_rules(self)
 
@@ -138,6 +141,12 @@ class ScheduleSpec:
     @property
     def zone(self) -> tzinfo:
         return UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)
+
+
+def _said(name: str) -> str:
+    """The field as users write it: `catch_up` is `catchUp`, `every_s` is `every`."""
+    first, *rest = name.replace("timeout_s", "timeout_seconds").removesuffix("_s").split("_")
+    return first + "".join(map(str.capitalize, rest))
 
 
 def _refuse(field: str, rule: str) -> None:
@@ -176,6 +185,9 @@ def _check_rules(schedule: ScheduleSpec) -> None:
         _refuse("catchUp", f"must be between 1 and {CATCH_UP_MAX}")
     if schedule.missed is Missed.ALL and schedule.overlap is not Overlap.QUEUE:
         _refuse("overlap", 'must be "queue" with missed "all": the missed slots run one after the other')
+    for name in ("run_tokens", "run_usd", "total_tokens", "total_usd"):
+        if getattr(schedule, name) == 0:
+            _refuse(_said(name), "must be more than 0; leave it out for no limit")
     if schedule.max_runs is not None and schedule.max_runs < 1:
         _refuse("maxRuns", "must be at least 1")
     if not schedule.task.strip():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from clutch.core import ids
 from clutch.core import schedule as rules
 from clutch.core.schedule import ScheduleSpec
-from clutch.core.spawn import SpawnRefusal
+from clutch.core.spawn import SpawnRefusal, spawnable
 from clutch.engine import spawn
 from clutch.engine.live import SKIPPED, Live
 from clutch.engine.services import Services
@@ -37,17 +38,21 @@ def _number(value: object) -> object:
     return value if isinstance(value, int) else str(value)
 
 
-def check(services: Services, schedule: ScheduleSpec) -> None:
-    """Whether its runs would be accepted for their form. Raises InvalidInput."""
-    services.wanted(arguments(schedule))
+async def check(services: Services, schedule: ScheduleSpec) -> None:
+    """Whether its runs would be accepted, whatever the limits are then. Raises InvalidInput."""
+    await services.wanted_anew(arguments(schedule))
+    own, asked = schedule.session_agent, schedule.agent_id
+    if asked is not None and asked != own and asked not in (known := spawnable(services.policy, own)):
+        rule = f"there is no agent {asked!r} that {own!r} may start{ids.hint(asked, known)}"
+        raise InvalidInput("agentId", f"{rule}; `clutch agents list` shows all")
 
 
-def _planned(services: Services, found: StoredSchedule) -> PlannedRun:
+async def _planned(services: Services, found: StoredSchedule) -> PlannedRun:
     """What cannot be spawned under the present config is a refusal, which skips the slot."""
     schedule = found.schedule
     main = services.new_main(schedule.session, schedule.session_agent)
     try:
-        request = services.wanted(arguments(schedule))
+        request = await services.wanted_anew(arguments(schedule))
     except InvalidInput as error:
         return PlannedRun(found.id, rules.dump(schedule), main, SpawnRefusal(str(error)))
     return PlannedRun(
@@ -57,14 +62,14 @@ def _planned(services: Services, found: StoredSchedule) -> PlannedRun:
 
 async def run_due(services: Services, found: StoredSchedule) -> None:
     """Decide the slots of a schedule that are due, and start the run of one at most."""
-    planned = _planned(services, found)
+    planned = await _planned(services, found)
     done = await services.db.alone(schedules.run_due, services.policy, planned, services.ids.nonce())
     await _follow(services, found, planned, done)
 
 
 async def run_now(services: Services, found: StoredSchedule) -> ScheduleStepped | None:
     """Start a run beside the slots. Raises NotPossible while the last run works."""
-    planned = _planned(services, found)
+    planned = await _planned(services, found)
     done = await services.db.alone(schedules.run_now, services.policy, planned, services.ids.nonce())
     await _follow(services, found, planned, done)
     return done

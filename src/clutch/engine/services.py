@@ -221,6 +221,14 @@ class Services:
         request = spawn.settled(self._with_model(request), self.policy)
         return replace(request, is_asked_about=True) if Hook.SPAWNING in self.policy.hooks else request
 
+    async def wanted_anew(self, args: Mapping[str, Any]) -> SpawnRequest:
+        """As `wanted`, outside of a turn: an agent or a tool that is new here is looked for first."""
+        named = args.get("agentId")
+        is_new = isinstance(named, str) and named not in spawn.known_agents(self.policy)
+        if self.refresh is not None and (is_new or args.get("tools") is not None):
+            await self.refresh()  # tools of others can be named too
+        return self.wanted(args)
+
     def _with_model(self, request: SpawnRequest) -> SpawnRequest:
         if request.model is None or self.check_model is None:
             return request

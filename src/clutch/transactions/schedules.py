@@ -63,6 +63,12 @@ class StoredSchedule:
     def name(self) -> str:
         return self.schedule.name
 
+    def next_times(self, now: float) -> list[str]:
+        """In the zone of the schedule. Without those that are decided: the clock may have been set back."""
+        if self.next_at is None:
+            return []
+        return rules.next_times(self.schedule, max(now, self.state.cursor + self.schedule.delay_s))
+
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
