@@ -57,7 +57,7 @@ class Family:
         """Its last words, whenever its model is asked next."""
         self._wishes[name].put_nowait(words)
 
-    async def hears(self, name: str, tool: str, **args: Any) -> str:
+    async def hears(self, name: str, tool: str, /, **args: Any) -> str:
         """Its model calls the tool; what it is told."""
         call = Answer("", (Call(tool, args),), Usage(10, 5), "scripted", "tools")
         self._wishes[name].put_nowait(call)
@@ -66,7 +66,7 @@ class Family:
         async with asyncio.timeout(PATIENCE_S):
             return await self._told[name].get()
 
-    async def uses(self, name: str, tool: str, **args: Any) -> Any:
+    async def uses(self, name: str, tool: str, /, **args: Any) -> Any:
         return json.loads(await self.hears(name, tool, **args))
 
     def nobody_waits(self) -> None:

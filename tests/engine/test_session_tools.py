@@ -15,14 +15,18 @@ from clutch.core.authority import to_text as rights_text
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Call, Usage
 from clutch.core.model import Outcome, Phase
+from clutch.core.questions import Decision
+from clutch.core.schedule import ScheduleSpec
 from clutch.core.session_tools import TOOLS, Action
 from clutch.core.spawn import CleanupPolicy
 from clutch.ports import ModelRequest, OperatorNotice
 from clutch.transactions import control as control_tx
-from clutch.transactions import sessions
+from clutch.transactions import schedules, sessions
 from tests.engine.conftest import Build
 from tests.engine.family import FREE, Family, family
 from tests.engine.house import ask_for, opening, step
+from tests.engine.test_questions import asked, decide
+from tests.open_questions import waiting
 
 pytestmark = pytest.mark.anyio
 
@@ -434,3 +438,56 @@ def letters_of(now: float, session_id: int) -> Any:
 async def test_yield_without_any_child_says_so(build: Build) -> None:
     made = await family(build)
     assert "there is nothing to wait for" in await made.hears("main", "sessions_yield")
+
+
+# ---- schedules ---------------------------------------------------------------------------------------
+
+
+async def decided(made: Family, decision: Decision, /, **args: Any) -> str:
+    """What the main agent reads after the user has decided about its call of `cron`."""
+    hears = asyncio.create_task(made.hears("main", "cron", **args))
+    (question,) = await asked(made.house)
+    assert json.loads(question.body)["args"] == args
+    await decide(made.house, question, decision)
+    return await hears
+
+
+async def test_main_agent_schedules_with_the_approval_of_the_user(build: Build) -> None:
+    made = await family(build)
+    nightly = {"name": "nightly", "task": "look", "cron": "30 2 * * *", "timezone": "Europe/Berlin"}
+    assert (await decided(made, Decision.REJECT, **nightly)).startswith("not approved")
+    assert await made.house.db.read(schedules.listed) == []
+    added = json.loads(await decided(made, Decision.APPROVE, **nightly))
+    assert (added["name"], len(added["nextTimes"])) == ("nightly", 3)
+    (found,) = await made.house.db.read(schedules.listed)
+    assert (found.schedule.session, found.schedule.notify_parent) == ("agent:main:main", True)
+    assert (await made.uses("main", "session_status"))["schedules"] == [added]
+    removed = json.loads(await decided(made, Decision.APPROVE, action="remove", name="nightly"))
+    assert removed["name"] == "nightly"
+    assert await made.house.db.read(schedules.listed) == []
+
+
+async def test_user_is_not_asked_about_a_schedule_that_makes_no_sense(build: Build) -> None:
+    made = await family(build)
+    wrong = await made.uses("main", "cron", name="a", task="look", cron="61 * * * *")
+    assert wrong["error"].startswith("cron: '61 * * * *'")
+    assert await made.house.db.read(waiting) == []
+
+
+async def test_agent_changes_no_schedule_of_another_session(build: Build) -> None:
+    made = await family(build)
+    other = ScheduleSpec("theirs", every_s=60.0, task="look", session="agent:main:chat:kim")
+    await made.house.db.alone(schedules.add, made.services.ids.next(), other)
+    for action in ("pause", "remove"):
+        told = json.loads(await decided(made, Decision.APPROVE, action=action, name="theirs"))
+        assert told["error"].startswith("this session has no schedule 'theirs'")
+    assert "schedules" not in await made.uses("main", "session_status")
+    (found,) = await made.house.db.read(schedules.listed)
+    assert not found.paused
+
+
+async def test_schedule_names_an_agent_that_the_session_may_start(build: Build) -> None:
+    made = await family(build)
+    wish = {"name": "a", "task": "look", "everySeconds": 60, "agentId": "ops"}
+    told = json.loads(await decided(made, Decision.APPROVE, **wish))
+    assert told["error"].startswith("agentId: there is no agent 'ops' that 'main' may start")

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from clutch.core.ids import KeyKind
+from clutch.core.schedule import ScheduleSpec
 from clutch.core.text.tasks import silence
 
 #: The tools whose calls are these; `sessions_spawn` and `sessions_yield` have their own ways.
@@ -23,6 +24,7 @@ TOOLS = frozenset(
         "sessions_subagent_remove",
         "agents_list",
         "session_status",
+        "cron",
     }
 )
 ALL_CHILDREN = "all"  #: in the place of a target: all children of the caller
@@ -94,7 +96,23 @@ class ShowStatus:
     target: str = "current"
 
 
-SessionCall = Act | SendTo | ListSessions | ReadHistory | ListAgents | ShowStatus
+class ScheduleAction(StrEnum):
+    ADD = "add"
+    PAUSE = "pause"
+    RESUME = "resume"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSchedule:
+    """`spec`: of the schedule to add; its session is the one that calls."""
+
+    action: ScheduleAction
+    name: str
+    spec: ScheduleSpec | None = None
+
+
+SessionCall = Act | SendTo | ListSessions | ReadHistory | ListAgents | ShowStatus | ChangeSchedule
 
 
 # --------------------------------------------------------------------------------------------------

@@ -8,32 +8,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from clutch.core import ids
 from clutch.core.authority import Verb
 from clutch.core.messages import Call
+from clutch.core.schedule import rhythm
 from clutch.core.session_tools import (
     ALL_CHILDREN,
     Act,
     Action,
+    ChangeSchedule,
     ListAgents,
     ListSessions,
     ReadHistory,
+    ScheduleAction,
     SendTo,
     SessionCall,
     ShowStatus,
 )
 from clutch.core.spawn import known_agents, spawnable
 from clutch.core.views import HistoryEntry
+from clutch.engine import schedules as schedule_runs
 from clutch.engine.actions import PlanDecision, SendResult, TaskActions
 from clutch.engine.open_run import OpenRun
 from clutch.errors import AmbiguousTarget, ClutchError, Forbidden, NotFound, StoreError
 from clutch.store.transaction import P, T, TxFunction
+from clutch.transactions import schedules
 from clutch.transactions.authority import guarded
 from clutch.transactions.control import KillReport
 from clutch.transactions.read import status, targets, transcripts
 from clutch.transactions.read.targets import ResolvedTarget
+from clutch.transactions.schedules import StoredSchedule
 from clutch.transactions.sessions import Stale
 
 Body = Mapping[str, Any]
@@ -81,6 +88,8 @@ class _Tools:
                 return self._agents()
             case ShowStatus(target):
                 return await self._status(target)
+            case ChangeSchedule():
+                return await self._change_schedule(asked)
             case _:
                 assert_never(asked)
 
@@ -135,6 +144,30 @@ class _Tools:
             return await self._db.read(status.meant, asked.target or "", self._who)
         agent_id = asked.agent_id or self._caller.agent_id
         return await self._db.read(status.labelled, asked.label, agent_id, self._who)
+
+    async def _change_schedule(self, asked: ChangeSchedule) -> Body:
+        """An agent changes the schedules of its session only; which of them it added does not matter."""
+        own, services = self._run.about.session_key, self._run.services
+        if asked.spec is not None:
+            spec = replace(asked.spec, session=own)
+            await schedule_runs.check(services, spec)
+            return self._schedule(await self._db.alone(schedules.add, services.ids.next(), spec))
+        if asked.name not in {one.name for one in await self._schedules_of(own)}:
+            raise NotFound(f"this session has no schedule {asked.name[:64]!r}; session_status lists them")
+        return self._schedule(await self._db.alone(_CHANGES[asked.action], asked.name))
+
+    def _schedule(self, found: StoredSchedule) -> Body:
+        return {
+            "name": found.name,
+            "when": rhythm(found.schedule),
+            "paused": found.paused,
+            "nextTimes": found.next_times(self._run.services.now()),
+            "task": found.schedule.task,
+        }
+
+    async def _schedules_of(self, session_key: str) -> list[StoredSchedule]:
+        found = await self._db.read(schedules.listed)
+        return [one for one in found if one.schedule.session == session_key]
 
     # ---- looking -------------------------------------------------------------------------------------
 
@@ -193,6 +226,7 @@ class _Tools:
         )
         used = about.used
         problems = [one for one in self._run.services.problems() if one.is_error]
+        planned = [self._schedule(one) for one in await self._schedules_of(about.key)]
         return {
             "sessionKey": about.key,
             "agentId": about.agent_id,
@@ -215,7 +249,15 @@ class _Tools:
                 if problems
                 else {}
             ),
+            **({"schedules": planned} if planned else {}),
         }
+
+
+_CHANGES = {
+    ScheduleAction.PAUSE: schedules.pause,
+    ScheduleAction.RESUME: schedules.resume,
+    ScheduleAction.REMOVE: schedules.remove,
+}
 
 
 # ---- as text -----------------------------------------------------------------------------------------

@@ -177,11 +177,21 @@ def _question(run: OpenRun, place: int, call: Call, is_wary: bool) -> NewQuestio
             return None  # the result of the call says what is wrong
         body = json.dumps({"question": question.question, "choices": list(question.choices)})
         return NewQuestion(run.services.ids.next(), place, QuestionKind.QUESTION, body)
+    if call.name in session_tools_rules.TOOLS and not _is_well_formed(run, call):
+        return None  # as above
     if spec.needs_approval or (is_wary and is_dangerous(call.name, is_outward=spec.is_outward)):
         return NewQuestion(
             run.services.ids.next(), place, QuestionKind.APPROVAL, call_body(call.name, call.args)
         )
     return None
+
+
+def _is_well_formed(run: OpenRun, call: Call) -> bool:
+    try:
+        run.services.toolbox.session_call(call.name, call.args)
+    except InvalidInput:
+        return False
+    return True
 
 
 # ---- one call ----------------------------------------------------------------------------------------------

@@ -22,13 +22,16 @@ from clutch.core.fair_share import SHARE, Priority
 from clutch.core.ids import ROW_NUMBER_MAX, KeyKind
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Limits
+from clutch.core.schedule import ScheduleSpec
 from clutch.core.session_tools import (
     ALL_CHILDREN,
     Act,
     Action,
+    ChangeSchedule,
     ListAgents,
     ListSessions,
     ReadHistory,
+    ScheduleAction,
     SendTo,
     SessionCall,
     ShowStatus,
@@ -99,6 +102,19 @@ class StatusArguments(_Camel):
     session_key: Target | None = None
 
 
+class ScheduleArguments(_Camel):
+    action: ScheduleAction = Field(ScheduleAction.ADD, strict=False)
+    name: str
+    task: Text | None = None
+    cron: str | None = Field(None, description="minute hour day month weekday")
+    every_seconds: float | None = None
+    at: str | None = Field(None, description="2026-12-24T18:00")
+    timezone: str | None = None
+    max_runs: int | None = None
+    agent_id: str | None = None
+    notify_parent: bool = True
+
+
 def _act(said: SubagentsArguments) -> Act:
     target, text = said.target or "", (said.text or "").strip()
     if not target and said.action is not Action.LIST:
@@ -148,6 +164,17 @@ def _status(said: StatusArguments) -> ShowStatus:
     return ShowStatus(said.session_key or "current")
 
 
+def _schedule(said: ScheduleArguments) -> ChangeSchedule:
+    """The fields of the arguments are those of `ScheduleSpec`, which says what is wrong with them."""
+    given = said.model_dump(exclude={"action", "name"}, exclude_none=True)
+    if said.action is not ScheduleAction.ADD:
+        if others := sorted(said.model_fields_set - {"action", "name"}):
+            raise InvalidInput(to_camel(others[0]), "goes with add")
+        return ChangeSchedule(said.action, said.name)
+    every_s = given.pop("every_seconds", None)
+    return ChangeSchedule(said.action, said.name, ScheduleSpec(said.name, every_s=every_s, **given))
+
+
 A = TypeVar("A", bound=Arguments)
 
 
@@ -157,10 +184,19 @@ class _SessionTool(NamedTuple):
 
 
 def _tool(
-    name: str, description: str, arguments: type[A], call: Callable[[A], SessionCall], *, reads: bool = False
+    name: str,
+    description: str,
+    arguments: type[A],
+    call: Callable[[A], SessionCall],
+    *,
+    reads: bool = False,
+    asks: bool = False,
 ) -> _SessionTool:
-    """Every session tool may be called again after a crash: those that act carry the key of their call."""
-    spec = ToolSpec(name, description, schema_of(arguments), replay_safe=True, read_only=reads)
+    """Every session tool may be called again after a crash: those that act carry the key of their call, or change
+    nothing the second time. `asks`: the user approves each call."""
+    spec = ToolSpec(
+        name, description, schema_of(arguments), replay_safe=True, read_only=reads, needs_approval=asks
+    )
     return _SessionTool(spec, lambda args: call(checked(arguments, args)))
 
 
@@ -171,7 +207,16 @@ _TOOLS = (
     _tool("sessions_send", "Write to a session and wait for its reply.", SendArguments, _send),
     _tool("sessions_subagent_remove", "Take a finished child off the list.", RemoveArguments, _remove),
     _tool("agents_list", "Agents you may spawn.", NoArguments, _agents, reads=True),
-    _tool("session_status", "Model, usage and children of a session.", StatusArguments, _status, reads=True),
+    _tool(
+        "session_status",
+        "Model, usage, children and schedules of a session.",
+        StatusArguments,
+        _status,
+        reads=True,
+    ),
+    _tool(
+        "cron", "Start a task by the clock, again and again or once.", ScheduleArguments, _schedule, asks=True
+    ),
 )
 SPECS = tuple(tool.spec for tool in _TOOLS)
 _CALLS = {tool.spec.name: tool.call for tool in _TOOLS}
