@@ -182,7 +182,11 @@ def _agent(request: SpawnRequest, census: SpawnCounts, limits: Limits, agent_id:
     if agent_id in allowed - {"*"}:
         error = f"agent {agent_id[:64]!r} is allowed, but not configured: add it to agents.list{hint}"
         return SpawnRefusal(error, {"key": "agents.list"})
-    hint = "" if agent_id in configured else ids.hint(agent_id, configured | allowed - {"*"})
+    hint = ""
+    if agent_id not in configured:  # its file may wait for approval
+        hint = (
+            ids.hint(agent_id, configured | allowed - {"*"}) + "; `clutch agents list` shows agents and files"
+        )
     key = OWN_LIST if census.has_own_list else f"{KEY}allowAgents"
     whose = f" of agent {census.agent_id!r}" if census.has_own_list else ""
     error = f"agent {agent_id[:64]!r} is not in {key}{whose} {sorted(allowed)}{hint}"
