@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import wraps
 from typing import Any
 
-from clutch.core.schedule import CATCH_UP_MAX, Missed, ScheduleSpec, ScheduleState
+from clutch.core.schedule import CATCH_UP_MAX, Missed, Overlap, ScheduleSpec, ScheduleState
 from clutch.store.transaction import Statement
 from clutch.testing.simulation.schedules import NAME, PROMISE
 from tests.trust.mutants.mutant import Mutant
@@ -44,6 +44,54 @@ def _boundless(chosen: Any) -> tuple[Any, ...]:
     def bug(schedule: ScheduleSpec, found: tuple[int, ...], until: int) -> Any:
         is_all = schedule.missed is Missed.ALL
         return chosen(replace(schedule, catch_up=CATCH_UP_MAX) if is_all else schedule, found, until)
+
+    return (bug,)
+
+
+def _late_is_on_time(chosen: Any) -> tuple[Any, ...]:
+    @wraps(chosen)
+    def bug(schedule: ScheduleSpec, found: tuple[int, ...], until: int) -> Any:
+        return chosen(schedule, found, found[-1] if found else until)
+
+    return (bug,)
+
+
+def _overlapping(instead: Mapping[Overlap, Overlap]) -> Any:
+    def plant(started: Any) -> tuple[Any, ...]:
+        @wraps(started)
+        def bug(
+            schedule: ScheduleSpec, state: ScheduleState, wanted: tuple[int, ...], *, is_busy: bool
+        ) -> Any:
+            if schedule.missed is not Missed.ALL:
+                schedule = replace(schedule, overlap=instead.get(schedule.overlap, schedule.overlap))
+            return started(schedule, state, wanted, is_busy=is_busy)
+
+        return (bug,)
+
+    return plant
+
+
+def _endless(started: Any) -> tuple[Any, ...]:
+    @wraps(started)
+    def bug(schedule: ScheduleSpec, state: ScheduleState, wanted: tuple[int, ...], *, is_busy: bool) -> Any:
+        return started(replace(schedule, max_runs=None), state, wanted, is_busy=is_busy)
+
+    return (bug,)
+
+
+def _spares_the_previous_run(spawned: Any) -> tuple[Any, ...]:
+    @wraps(spawned)
+    def bug(*args: Any, replaced: int | None, nonce: str) -> Any:
+        del replaced
+        return spawned(*args, replaced=None, nonce=nonce)
+
+    return (bug,)
+
+
+def _without_budget(spawned: Any) -> tuple[Any, ...]:
+    @wraps(spawned)
+    def bug(now: float, policy: Any, found: Any, *args: Any, **named: Any) -> Any:
+        return spawned(now, policy, replace(found, budget=""), *args, **named)
 
     return (bug,)
 
@@ -105,6 +153,39 @@ MUTANTS: tuple[Mutant, ...] = (
         "transactions.schedules._is_busy",
         lambda is_busy: (answering_only(is_busy, False),),
         "a run starts beside the previous one",
+    ),
+    _mutant(
+        "late_slots_are_on_time",
+        "core.schedule._chosen",
+        _late_is_on_time,
+        "a slot of an outage runs as if it came now",
+    ),
+    _mutant(
+        "skipped_slot_waits",
+        "core.schedule._started",
+        _overlapping({Overlap.SKIP: Overlap.QUEUE}),
+        "a slot that is to be skipped runs after the previous run",
+    ),
+    _mutant(
+        "queued_slot_is_skipped",
+        "core.schedule._started",
+        _overlapping({Overlap.QUEUE: Overlap.SKIP}),
+        "a slot that is to wait for the previous run is lost",
+    ),
+    _mutant(
+        "replaced_run_works_on",
+        "transactions.schedules._spawned",
+        _spares_the_previous_run,
+        "the run that is replaced is not killed",
+    ),
+    _mutant(
+        "schedule_does_not_end", "core.schedule._started", _endless, "a schedule has more runs than it may"
+    ),
+    _mutant(
+        "runs_without_the_common_budget",
+        "transactions.schedules._spawned",
+        _without_budget,
+        "catching up spends more than the budget of all runs",
     ),
     _mutant(
         "slots_of_a_pause_run", "core.schedule.step", _never_paused, "a resume catches up with the pause"

@@ -14,7 +14,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from clutch.core.messages import Answer, Usage
-from clutch.core.schedule import LATE_S, Missed, Overlap, ScheduleSpec
+from clutch.core.schedule import LATE_S, Missed, Overlap, ScheduleSpec, SkipReason
 from clutch.ports import ModelRequest, OnDelta
 from clutch.testing.clock import START
 from clutch.testing.simulation.disk import Made
@@ -38,6 +38,7 @@ CHANGES: Final = (
     ("Australia/Lord_Howe", datetime(2026, 10, 3, 15, 30, tzinfo=UTC)),
 )
 WORKS_S: Final = (0.1, 2.0, 20.0, 90.0)
+BUDGET: Final = 10**9  # tokens; no run asks for more of it
 ENDS_S: Final = 30.0  # of calm: a slot that is due has been decided by then
 
 
@@ -174,6 +175,7 @@ class ScheduleWorld(World):
             catch_up=rng.choice((1, 3, 10)),
             jitter_s=rng.choice((0.0, 0.0, 20.0)),
             max_runs=rng.choice((None, None, None, 4)),
+            total_tokens=rng.choice((None, BUDGET)),
             **when,
         )
 
@@ -218,11 +220,29 @@ class ScheduleWorld(World):
         held = (*watched.queued,)
         watched.queued = tuple(int(slot) for slot in queue.strip("[]").split(", ") if slot)
         watched.skipped += [(slots.first, slots.last, slots.count) for slots, _ in done.skipped]
+        self._judge_reasons(done.name, watched, {reason for _, reason in done.skipped})
         ran = self.disk.query("SELECT first_slot FROM schedule_slots h WHERE h.task_id = ?", task_id or 0)
         new = [slot for (slot,) in ran if slot not in watched.started]
+        if new and spec.total_tokens is not None:
+            ((budgets,),) = self.disk.query("SELECT purses FROM sessions WHERE id = ?", task_id)
+            if "schedule:" not in budgets:
+                self.violated(PROMISE, f"{done.name}: a run does not draw on the budget of all runs")
         watched.started += new
         taken = [slot for slot in (*new, *watched.queued) if slot not in held]
         self._judge(done.name, watched, taken, (before, math.floor(now - spec.delay_s)))
+
+    def _judge_reasons(self, name: str, watched: Watched, reasons: set[SkipReason]) -> None:
+        spec = watched.spec
+        is_meant = {
+            SkipReason.OVERLAP: spec.overlap is Overlap.SKIP,
+            SkipReason.QUEUE_FULL: spec.overlap is Overlap.QUEUE,
+            SkipReason.PAUSED: watched.pause_ends > 0,
+            SkipReason.MAX_RUNS: spec.max_runs is not None,
+        }
+        if wrong := sorted(reason for reason in reasons if not is_meant.get(reason, True)):
+            self.violated(PROMISE, f"{name}: skipped with {wrong[0]}, which does not apply")
+        if watched.queued and spec.overlap is not Overlap.QUEUE:
+            self.violated(PROMISE, f"{name}: a slot waits although overlap is {spec.overlap}")
 
     def _judge(self, name: str, watched: Watched, taken: list[int], span: tuple[int, int]) -> None:
         """The rules of the contract, each for one step: `taken` are slots that are to run and were not before."""
