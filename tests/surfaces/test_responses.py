@@ -4,6 +4,9 @@ restart, streams that are resumed, cancelled work, and what is not supported."""
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,26 +108,43 @@ def test_instructions_and_earlier_messages_reach_the_agent(client: OpenAI) -> No
         assert said in answer.output_text
 
 
+#: A client that streams a response and says what it gets, until it is killed.
+STREAMING = """
+import sys
+from openai import OpenAI
+client = OpenAI(base_url=sys.argv[1], api_key=sys.argv[2], max_retries=0)
+for event in client.responses.create(model="main", input="delegate", background=True, stream=True):
+    name = event.response.id if event.type == "response.created" else event.type
+    print(event.sequence_number, name, getattr(event, "delta", ""), flush=True)
+"""
+
+
+@pytest.mark.slow
 def test_background_response_outlives_client_and_gateway(tmp_path: Path) -> None:
-    """It is asked for by one client, the gateway stops in the middle, and another client reads it."""
+    """Its client is killed in the middle of the stream, then the gateway stops; another client reads the rest."""
     with served(tmp_path / "state", Agent(), FAST) as here, speaking(here) as client:
-        asked = client.responses.create(model="main", input="delegate", background=True)
-        assert asked.status in ("queued", "in_progress")
-        assert (asked.background, asked.output_text) == (True, "")
-        here.run(asyncio.wait_for(here.models.is_working.wait(), PATIENCE_S))
-        working = client.responses.retrieve(asked.id)
+        command = [sys.executable, "-c", STREAMING, f"{here.clutch.url}/v1", here.token]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+            assert asking.stdout is not None
+            _, name = asking.stdout.readline().split()
+            said = next(line for line in asking.stdout if "delta" in line)
+            here.run(asyncio.wait_for(here.models.is_working.wait(), PATIENCE_S))
+            asking.kill()
+        assert asking.returncode == -signal.SIGKILL
+        working = client.responses.retrieve(name)
         assert (working.status, working.output_text, working.usage) == (
             "in_progress",
             "A child does that.",
             None,
         )
+    number, _, seen = said.removesuffix("\n").split(" ", 2)
     with served(tmp_path / "state", Agent(), FAST) as there, speaking(there) as another:
         there.let_go()
-        answer = ended(there, another, asked)
-        assert (answer.status, answer.output_text) == (
-            "completed",
-            "A child does that.\n\nThe child has found it.",
-        )
+        rest = _events(another.responses.retrieve(name, stream=True, starting_after=int(number)))
+        text = seen + "".join(event.delta for event in rest if event.type == "response.output_text.delta")
+        assert text == "A child does that.\n\nThe child has found it."
+        answer = ended(there, another, rest[-1].response)
+        assert (answer.status, answer.output_text) == ("completed", text)
         unread = there.client.post(
             f"/v1/sessions/{answer.conversation.id if answer.conversation else ''}/replies",
             {"waitSeconds": 0},
