@@ -178,7 +178,7 @@ async def test_a_changed_file_is_withheld_until_it_is_approved_again(workspace: 
         assert not any("all keys" in system_of(one) for one in model.requests)
 
 
-async def test_the_main_agent_sees_names_and_descriptions_and_spawns_by_them(workspace: Path) -> None:
+async def test_the_main_agent_sees_names_and_descriptions(workspace: Path) -> None:
     model = Model(("agents_list", {}))
     async with Providers(model) as seen, gateway(workspace, seen, FileTrust.TRUST) as c:
         await c.say("who is there?")
@@ -190,6 +190,33 @@ async def test_the_main_agent_sees_names_and_descriptions_and_spawns_by_them(wor
         assert PERSONA in system_of(model.requests[0])
         assert "\n- security: The security reviewer." in system_of(model.requests[0])
         assert "Look for" not in system_of(model.requests[0])
+
+
+class CrewModel(Model):
+    """The main agent starts all reviewers and waits; those that have the tool load the skill."""
+
+    def __call__(self, request: WireRequest) -> Reply:
+        if PERSONA not in system_of(request):
+            return super().__call__(request)
+        self.requests.append(request)
+        if not results_of(request):
+            asks = [json.dumps({"agentId": name, "task": f"review {name}"}) for name in CREW]
+            spawns = [ToolCall("sessions_spawn", (ask,)) for ask in asks]
+            return Reply([*spawns, ToolCall("sessions_yield", ("{}",))])
+        return Reply([Text(str(request.messages[-1]["content"]))])
+
+
+async def test_the_main_agent_starts_the_crew_and_gets_all_reviews(workspace: Path) -> None:
+    model = CrewModel(("skill", {"name": "checklist"}))
+    async with Providers(model) as seen, gateway(workspace, seen, FileTrust.TRUST) as c:
+        await c.say("review the change")
+        told = await c.reply()
+    children = [one for one in model.requests if PERSONA not in system_of(one)]
+    roles = {one.partition("\n")[0] for one in " ".join(map(system_of, children)).split("# Your role: ")[1:]}
+    assert roles == set(CREW)
+    assert all(sum(words in system_of(one) for _, words in CREW.values()) == 1 for one in children)
+    assert told.count("Read references/points.md first.") == 2, "security and style load the skill"
+    assert "reviewed" in told, "tests has no such tool"
 
 
 async def test_a_skill_is_loaded_with_its_files_and_narrows_the_run(workspace: Path) -> None:
