@@ -73,15 +73,17 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	@touch $@
 
 # System packages that tests need: installed where that is possible; elsewhere a line on stderr says what is missing and
-# what is not tested without it. $(call provide,COMMANDS,PACKAGE,WHAT IS MISSING AND WHAT FOLLOWS)
-APT_INSTALL = apt-get install -y -qq $(1) || { apt-get update -qq && apt-get install -y -qq $(1); }
+# what is not tested without it. $(call provide,COMMANDS,PACKAGES,WHAT IS MISSING AND WHAT FOLLOWS)
+# Without recommended packages: those of Chromium replace systemd and Perl, and bring a printing system.
+APT_GET = apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $(1)
+APT_INSTALL = $(APT_GET) || { apt-get update -qq && $(APT_GET); }
 define provide
 	@for name in $(1); do PATH="$$PATH:/usr/sbin" command -v $$name >/dev/null && exit 0; done; \
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { $(call APT_INSTALL,$(2)); } >&2; } || \
 	  echo "$(3) (Debian, Ubuntu: apt install $(2))" >&2
 endef
 
-BROWSER = $(call provide,chromium chromium-browser google-chrome,chromium,NO BROWSER: the tests of the page are skipped: install Chromium)
+BROWSER = $(call provide,chromium chromium-browser google-chrome,chromium chromium-sandbox fonts-liberation,NO BROWSER: the tests of the page are skipped: install Chromium)
 
 .PHONY: browser packages
 browser:
