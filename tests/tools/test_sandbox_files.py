@@ -137,6 +137,7 @@ async def test_hung_call_is_killed_and_hurts_no_other(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match="no answer within 1 s"):
         await hasty.run(*hangs)
     hung.cancel()
+    await asyncio.wait([hung])  # `close` is for when calls have ended
     await hasty.close()
     await patient.close()
 
