@@ -124,8 +124,9 @@ docs: $(STAMP)
 check-words: $(STAMP)
 	@$(BIN)/python -m tests.words >/dev/null
 
-# A worker takes over tests of another that has more left, so that none is idle at the end.
-PYTEST_PARALLEL := $(BIN)/python -m pytest -n auto --dist worksteal
+# A worker takes one file after the other, the slowest first (tests/conftest.py): none is idle at the end, and what the
+# tests of a file share, such as a browser, is started once.
+PYTEST_PARALLEL := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP) packages
 	@$(PYTEST_PARALLEL) $(ARGS)

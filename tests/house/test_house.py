@@ -231,7 +231,7 @@ def test_the_share_of_comments(product: Path) -> None:
     assert line["comment_share"] == 0.667
 
 
-@pytest.mark.slow
+@pytest.mark.slow(5)
 def test_the_real_product_is_measured() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "tests.house"],

@@ -25,6 +25,7 @@ PLAYED = (*((1, world) for world in SETTINGS), (2, "deep"), (1, NAME))
 REPLAYED = ("storm", "crash", "lockstep")
 
 
+@pytest.mark.slow(15)
 def test_every_kind_of_world_keeps_its_promises_and_asks_about_all_of_them() -> None:
     """One test, because many processes would each play all worlds for the tests they are given."""
     played = [play(seed, world) for seed, world in PLAYED]
@@ -58,6 +59,7 @@ def _the_same_seed_gives_the_same_log_and_another_another(played: list[Report]) 
 
 
 @pytest.mark.parametrize("hash_seed", ["0", "4242"])
+@pytest.mark.slow(5)
 def test_the_log_does_not_depend_on_the_hash_seed(hash_seed: str) -> None:
     command = [sys.executable, "-m", "clutch.testing", "replay", "--seed", "3", "--world", "lockstep"]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}

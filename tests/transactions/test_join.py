@@ -13,7 +13,7 @@ from tests.transactions.joins import A, Broken, R, Story, explored
 from tests.trust.mutants.statements import answering_only, tampered
 
 
-@pytest.mark.slow
+@pytest.mark.slow(5)
 @pytest.mark.scenario(104)
 def test_sleeping_parents_are_woken_exactly_once_whatever_happens_first_and_whoever_dies() -> None:
     explorer = explored(Story(frozenset({R, A}), crashes=1))

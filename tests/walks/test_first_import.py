@@ -20,7 +20,7 @@ import pytest
 from clutch.testing.providers import Providers, Reply, Text
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow(10)]
 
 LEASE_S = 15.0  # a heartbeat every 3 s: on a busy machine one may be 2 s late
 GAP_MAX_S = LEASE_S / 3

@@ -94,6 +94,7 @@ def test_the_line_of_figures() -> None:
     }
 
 
+@pytest.mark.slow(5)
 def test_the_product_speaks_plainly() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "tests.words"],
