@@ -6,8 +6,10 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from clutch.core.agents import Agent, roster
 from clutch.core.compaction import ContextLimits, Cut, cut, record
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results
 from clutch.core.model import LetterKind
-from clutch.core.policy import Limits, Policy
+from clutch.core.policy import Budgets, Limits, Policy
 from clutch.core.text import prompts
 from clutch.core.text.prompts import ChildBrief
 from clutch.core.text.tasks import parse_fences
@@ -129,9 +131,9 @@ async def test_whoever_may_have_children_costs_one_read_and_a_leaf_none(
 ) -> None:
     reads: list[int] = []
 
-    def counted(now: float, session_id: int, rules: ContextLimits) -> Tx[Around]:
+    def counted(now: float, session_id: int, rules: ContextLimits, *rest: Any) -> Tx[Around]:
         reads.append(session_id)
-        return around(now, session_id, rules)
+        return around(now, session_id, rules, *rest)
 
     child = await world.child(world.root_id, "child")
     leaf = await world.child(child, "leaf")
@@ -139,6 +141,24 @@ async def test_whoever_may_have_children_costs_one_read_and_a_leaf_none(
     for session_id in (world.root_id, child, leaf):
         await surroundings(world).system(session_id, await about(world, session_id))
     assert reads == [world.root_id, child]
+
+
+async def test_a_main_agent_reads_what_a_subagent_costs_and_what_is_left(world: World) -> None:
+    """Read again after a minute: until then the line is the same, and providers can cache the prompt."""
+    made = Surroundings(world.db, lambda: Policy(budgets=Budgets(day_usd=Decimal(5))))
+    known = await about(world, world.root_id)
+    unknown = (await made.system(world.root_id, known)).text
+    assert "# Cost of subagents\nSubagents: cost unknown" in unknown
+    for number in range(5):
+        await (await world.started(world.root_id, f"task {number}")).finish(usd="0.30")
+    text = (await made.system(world.root_id, known)).text
+    line = "median 15 tokens, $0.30; p90 15 tokens, $0.30. Left of the budget: $5.00."
+    assert line in text
+    assert text.index(line) < text.index("# Your children now")
+    await (await world.started(world.root_id, "dear")).finish(usd="9.00")
+    assert line in (await made.system(world.root_id, known)).text
+    child = await world.child(world.root_id, "child")
+    assert "Cost of subagents" not in (await made.system(child, await about(world, child))).text
 
 
 async def test_events_are_shown_one_line_each_and_say_how_far_they_go(world: World) -> None:

@@ -15,7 +15,7 @@ from clutch.store import dialect
 from clutch.store.dialect import Dialect, statement_text
 from clutch.store.transaction import Tx
 from clutch.transactions import claims, control, workers
-from clutch.transactions.read import answers, chats, lists, tasks, timeline, why
+from clutch.transactions.read import answers, chats, forecast, lists, tasks, timeline, why
 from clutch.transactions.read.lists import ListState, TaskFilter
 
 GROWING = ("tasks", "usage", "events", "messages", "inbox", "deliveries", "runs", "sessions")
@@ -100,6 +100,8 @@ SLOTS, QUEUE = claims.Slots("subagent", {}, {}, 0, Positions()), Queue(1, "defau
         lists.result(0.0, 5),
         lists.transcript(0.0, 5),
         why.why(0.0, 5),
+        forecast.past(0.0),
+        forecast.open_tasks(0.0),
         chats.chats(0.0),
         chats.one_chat(0.0, 1),
         claims.peek(0.0),

@@ -20,18 +20,21 @@ from clutch.core.agents import SKILL_TOOL, Agent
 from clutch.core.attachments import RESULTS
 from clutch.core.authority import Role
 from clutch.core.compaction import ContextLimits, Cut
+from clutch.core.forecast import SAMPLES_MIN, PastTask, of_tasks
 from clutch.core.messages import Answer, Input, Summary
 from clutch.core.model import Plan
 from clutch.core.policy import Policy
-from clutch.core.spawn import spawnable
+from clutch.core.spawn import Spawner, SpawnRequest, spawnable, terms
+from clutch.core.text import forecast as forecast_text
 from clutch.core.text import prompts
 from clutch.ports import ModelError, ModelRequest, Skills, ToolFailed, ToolSpec, Trouble
 from clutch.store.transaction import Database
 from clutch.transactions.read import transcripts as stored
-from clutch.transactions.read.transcripts import Around, Briefing
+from clutch.transactions.read.transcripts import Around, Briefing, PriceQuery
 
 DOCUMENT = "AGENTS.md"
 FRESH_S = 2.0  # a fan-out starts hundreds of turns in one workspace; an edit may wait as long
+PRICES_S = 60.0  # what finished tasks cost changes little, and every turn of a main session asks for it
 WORKSPACES_MAX = 256  # remembered; isolated children have one each
 PIECE_CHARS_MIN = 4000  # a model that does not take this much cannot summarise
 TOOL_BYTES = 600  # a tool with its schema, until the provider has counted
@@ -142,6 +145,8 @@ class Surroundings:
         skills: Skills | None = None,
     ) -> None:
         self._db, self._policy, self._documents, self._skills = db, policy, documents, skills
+        self._past: list[PastTask] = []  #: what finished tasks have cost, read at `_past_at`
+        self._past_at = 0.0
 
     async def system(self, session_id: int, about: Briefing, *, submits_result: bool = False) -> System:
         """Once per turn and after each compaction: a prompt that changed with every step could not be cached."""
@@ -152,9 +157,27 @@ class Surroundings:
             sections.append(await self._documents.section(about.workspace))
         around = Around()
         if about.rights.role is not Role.LEAF:
-            around = await self._db.read(stored.around, session_id, policy.context)
+            asked = self._price_query(about, policy)
+            around = await self._db.read(stored.around, session_id, policy.context, asked)
+            if asked is not None:
+                sections.append(self._price(about, policy, around))
         sections += _news(around)
         return System("\n\n".join(filter(None, sections)), around.events_upto)
+
+    def _price_query(self, about: Briefing, policy: Policy) -> PriceQuery | None:
+        if about.depth or not about.rights.may_spawn:
+            return None
+        is_old = asyncio.get_running_loop().time() - self._past_at >= PRICES_S
+        return PriceQuery(policy.budgets, about.purses, is_old or len(self._past) < SAMPLES_MIN)
+
+    def _price(self, about: Briefing, policy: Policy, around: Around) -> str:
+        """What a subagent of the same agent costs. It changes now and then, so it stands below what never changes."""
+        if around.past is not None:
+            self._past, self._past_at = around.past, asyncio.get_running_loop().time()
+        caller = Spawner(about.agent_id, about.model, workspace=about.workspace)
+        model = terms(SpawnRequest(""), about.agent_id, caller, policy).model
+        line = forecast_text.prompt_line(of_tasks(self._past, about.agent_id, model), around.left)
+        return line and f"{prompts.PRICES}\n{line}"
 
     def _choices(self, about: Briefing, policy: Policy) -> Iterator[str]:
         """What the session may start and load, if its rights permit it."""

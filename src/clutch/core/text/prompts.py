@@ -203,6 +203,7 @@ _SUBMITTING = """# Submitting the result
 Hand over the result with the `submit_result` tool; it must fit the schema of that tool."""
 
 AGENTS = "# Agents you may start\nName one as agentId of `sessions_spawn` to give it a task that fits."
+PRICES = "# Cost of subagents"
 SKILLS = (
     "# Skills\nInstructions for special work. Load one with `skill` before you do work that it describes."
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from clutch.core import ids, messages
 from clutch.core.authority import Caller, Rights, from_text
 from clutch.core.compaction import ContextLimits
+from clutch.core.forecast import UNLIMITED, BudgetLeft, PastTask
 from clutch.core.ids import KeyKind, SessionKey, parse_session_key
 from clutch.core.messages import Entry
 from clutch.core.model import REASONS, Outcome, Phase, Plan, reason_text
@@ -20,9 +22,12 @@ from clutch.core.views import history as shown_of
 from clutch.errors import InvalidInput, NotFound
 from clutch.store.transaction import Row, Tx
 from clutch.transactions.conditions import IS_OPEN, IS_UNTOLD, wait_columns
-from clutch.transactions.read import targets
+from clutch.transactions.read import forecast, targets
 from clutch.transactions.read import tasks as tasks_tx
 from clutch.transactions.retention import is_forgotten
+
+if TYPE_CHECKING:
+    from clutch.core.policy import Budgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +267,19 @@ class Around:
     is_more: bool = False  #: active children beyond those
     events: tuple[str, ...] = ()
     events_upto: int = 0
+    past: list[PastTask] | None = None  #: None: not asked for
+    left: BudgetLeft = UNLIMITED
 
 
-def around(now: float, session_id: int, rules: ContextLimits) -> Tx[Around]:
+class PriceQuery(NamedTuple):
+    """Of a session that may spawn: what is left of these budgets, and with `is_due` what finished tasks have cost."""
+
+    budgets: Budgets
+    purses: str
+    is_due: bool
+
+
+def around(now: float, session_id: int, rules: ContextLimits, price: PriceQuery | None = None) -> Tx[Around]:
     """Read for every turn of a session that may have children, so it costs what it answers."""
     rows = yield (
         _CHILDREN,
@@ -284,6 +299,8 @@ def around(now: float, session_id: int, rules: ContextLimits) -> Tx[Around]:
         is_more=len(active) > rules.active_children_max,
         events=tuple(body for _, body in reversed(events)),
         events_upto=events[0][0] if events else 0,
+        past=(yield from forecast.past(now)) if price is not None and price.is_due else None,
+        left=UNLIMITED if price is None else (yield from forecast.left(now, price.budgets, price.purses)),
     )
 
 
