@@ -138,9 +138,17 @@ async def test_would_spawn_tells_what_spawn_would_and_writes_nothing(tmp_path: P
     async with clutch(tmp_path) as c:
         answer = await c.check_spawn("look", label="one", thinking="high")
         assert (answer["status"], answer["taskId"], answer["thinking"]) == ("accepted", None, "high")
+        assert answer["forecast"] == {
+            "basis": None, "samples": 0, "count": 1, "tokens": None, "usd": None,
+            "budgetLeft": {"tokens": None, "usd": None},
+            "text": "Tasks like this: cost unknown, fewer than 5 tasks have finished.",
+        }  # fmt: skip
+        assert (await c.check_spawn("look", count=8))["forecast"]["count"] == 8
         assert await count(c) == 0
         with pytest.raises(InvalidInput, match="label"):
             _ = await c.check_spawn("look", label=" ")
+        with pytest.raises(InvalidInput, match="count"):
+            _ = await c.check_spawn("look", count=0)
     async with clutch(tmp_path, policy=ONE) as c:
         _ = await c.spawn("look")
         refused = await c.check_spawn("look again")

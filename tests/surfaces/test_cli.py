@@ -236,6 +236,9 @@ def test_a_dry_run_says_what_would_be_accepted_and_starts_nothing(first: Served,
     assert (said.code, said.err) == (0, "")
     assert said.out.startswith("would be accepted: model ")
     assert "session mode" in said.out
+    assert "Tasks like this" in said.out
+    wrong = clutch("spawn", "look", "--count", 3, state=first.home)
+    assert (wrong.code, "--dry-run" in wrong.err) == (2, True)
     assert clutch("ps", "--all", "--json", state=first.home).body["tasks"] == before
 
 

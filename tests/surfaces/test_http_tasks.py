@@ -252,7 +252,9 @@ def test_a_finished_task_runs_again_or_goes_on(client: GatewayClient) -> None:
     assert client.post(task_path(task, "retry"), {"text": "other words"})["generation"] == 2
     assert "other words" in ended(client, task, "delivered")["result"]["text"]
     again = client.post(task_path(task, "continue"), {"text": "more words"})
-    assert set(client.post("/v1/tasks", {"task": "another", "dryRun": True})) - {"dryRun"} <= set(again)
+    assert set(client.post("/v1/tasks", {"task": "another", "dryRun": True})) - {"dryRun", "forecast"} <= set(
+        again
+    )
     assert (again["status"], again["mode"], again["context"]) == ("accepted", "run", "isolated")
     assert "pushed to you" in again["note"]
     assert "more words" in ended(client, task, "delivered")["result"]["text"]

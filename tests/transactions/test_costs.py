@@ -162,8 +162,13 @@ async def test_a_budget_shows_what_is_used_and_when_it_ends_at_the_rate_of_its_o
     by_name = {one["name"]: one for one in found["budgets"]}
     mine = by_name[f"task:{limited}"]
     assert mine["measures"] == [
-        {"measure": "tokens", "limit": "10000", "spent": "8500", "reserved": "600", "percent": 85}
-    ]
+        {
+            "measure": "tokens", "limit": "10000", "spent": "8500", "reserved": "600", "percent": 85,
+            "heading": {
+                "tasks": 1, "median": None, "p90": None, "text": "Heading: unknown when 1 open task has ended.",
+            },
+        }
+    ]  # fmt: skip
     assert (mine["state"], mine["label"], mine["taskId"]) == ("warning", "limited", task_id(limited))
     assert "ends with the text" in mine["atLimit"]
     # 1500 tokens are left, and 1200 go in 15 minutes.

@@ -277,12 +277,15 @@ class Api(Opened):
         attachments: Mapping[str, str | bytes] | None = None,
         idempotency_key: str | None = None,
         session: str = MAIN_SESSION,
+        count: int = 1,
     ) -> Mapping[str, Any]:
         """Return what `spawn` with these arguments would answer now, and create nothing.
 
-        The answer has model, thinking, context and warnings, or the reason of the refusal. Raises InvalidInput."""
+        The answer has model, thinking, context, warnings and `forecast`, or the reason of the refusal. The forecast is
+        what `count` such tasks cost (median and p90, from finished tasks like these) and what is left of the budget.
+        Raises InvalidInput."""
         wanted, _ = _wanted(locals())
-        return sensible(await self._backend.spawn(wanted | {"dryRun": True}, session, None))
+        return sensible(await self._backend.spawn(wanted | {"dryRun": True, "count": count}, session, None))
 
     async def get(self, task_id: str, *, output_type: type[V] | None = None) -> Task[V]:
         """Return a task by its id, also one of an earlier start. Raises InvalidInput, NotFound."""

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clutch.api import views
 from clutch.core import costs as rules
-from clutch.core import ids
-from clutch.core.budget import Budget, BudgetKind, measures
+from clutch.core import forecast, ids
+from clutch.core.budget import Budget, BudgetKind, Measure, measures
 from clutch.core.costs import BURN_MINUTES, OFFSET_MINUTES_MAX, BarUnit, CostRow
+from clutch.core.forecast import Heading, OpenTask, PastTask
 from clutch.core.text import announce
+from clutch.core.text import forecast as forecast_text
 from clutch.core.views import NOTHING_USED, Tally
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
 from clutch.transactions.read import costs
+from clutch.transactions.read import forecast as costs_ahead
 from clutch.transactions.read.costs import DELETED, BudgetOwner, Burn, By
 from clutch.transactions.read.tasks import day_name
 
 if TYPE_CHECKING:
     from clutch.api import report_objects as objects
+    from clutch.api.forecast_objects import HeadingObject
     from clutch.core.policy import Policy
 
 HOURS_MAX = 24 * 366 * 10
@@ -54,6 +58,8 @@ def spending(now: float, asked: CostQuery, policy: Policy | None = None) -> Tx[o
     rows = yield from costs.ledger(now, since or 0.0, unit, offset_s, by_tree=asked.by is By.TREE)
     window_s = 60.0 * BURN_MINUTES
     burn = yield from costs.burn(now, window_s, since or 0.0)
+    budgets = _known(burn, now, policy)
+    outlook = yield from _outlook(now, budgets)
     bars = rules.bars(rows, unit, since, now, offset_s)
     total = sum((row.used for row in rows), NOTHING_USED)
     return {
@@ -69,7 +75,7 @@ def spending(now: float, asked: CostQuery, policy: Policy | None = None) -> Tx[o
         },
         "unpriced": _unpriced(rows),
         "burn": _rate(burn.used, window_s),
-        "budgets": [_budget(one, window_s, now, policy) for one in _known(burn, now, policy)],
+        "budgets": [_budget(one, window_s, now, policy, outlook) for one in budgets],
     }
 
 
@@ -137,7 +143,43 @@ def _known(burn: Burn, now: float, policy: Policy | None) -> list[BudgetOwner]:
     return [BudgetOwner(today, None, None, None, burn.used), *burn.budgets]
 
 
-def _budget(owner: BudgetOwner, window_s: float, now: float, policy: Policy | None) -> objects.BudgetReport:
+class _Outlook(NamedTuple):
+    """`open`: None = too many tasks are open."""
+
+    past: list[PastTask]
+    open: list[OpenTask] | None
+
+
+def _outlook(now: float, budgets: Sequence[BudgetOwner]) -> Tx[_Outlook]:
+    if not budgets:
+        return _Outlook([], [])
+    found = yield from costs_ahead.open_tasks(now)
+    return _Outlook((yield from costs_ahead.past(now)) if found else [], found)
+
+
+def _heading(budget: Budget, measure: Measure, outlook: _Outlook) -> HeadingObject | None:
+    (limit, spent), *_ = [one[1:3] for one in measures(budget) if one[0] is measure]
+    if limit is None or outlook.open == []:
+        return None
+    if outlook.open is None:
+        found = Heading(costs_ahead.OPEN_MAX, None)
+    else:
+        is_day = budget.kind is BudgetKind.DAY  # which all tasks draw on, and none names
+        drawing = [one for one in outlook.open if is_day or budget.name in one.purses]
+        if not drawing:
+            return None
+        found = forecast.heading(spent, drawing, outlook.past, measure)
+    return {
+        "tasks": found.tasks,
+        "median": None if found.at is None else forecast.plain(found.at.median),
+        "p90": None if found.at is None else forecast.plain(found.at.p90),
+        "text": forecast_text.heading(found, measure, limit),
+    }
+
+
+def _budget(
+    owner: BudgetOwner, window_s: float, now: float, policy: Policy | None, outlook: _Outlook
+) -> objects.BudgetReport:
     budget = owner.budget
     shown: list[objects.BudgetMeasure] = [
         {
@@ -146,6 +188,7 @@ def _budget(owner: BudgetOwner, window_s: float, now: float, policy: Policy | No
             "spent": format(spent, "f"),
             "reserved": format(reserved, "f"),
             "percent": 100 if limit <= 0 else int(spent * 100 / limit),
+            "heading": _heading(budget, measure, outlook),
         }
         for measure, limit, spent, reserved in measures(budget)
         if limit is not None

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
+from clutch.api.forecast_objects import SpawnForecast as SpawnForecast
 from clutch.api.schedule_objects import ScheduleObject as ScheduleObject
 from clutch.api.schedule_objects import ScheduleRemoved as ScheduleRemoved
 from clutch.api.schedule_objects import ScheduleRun as ScheduleRun
@@ -461,6 +462,7 @@ class Spawned(TypedDict):
     context: ContextName
     note: str
     warnings: list[str]
+    forecast: NotRequired[SpawnForecast]  #: of a dry run
 
 
 class StartedAgain(Spawned):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import TypedDict
 
+from clutch.api.forecast_objects import HeadingObject
 from clutch.api.objects import Children, HealthNotice, Moment, Money, SegmentObject, TaskObject, Use
 from clutch.api.schema import (
     ActivityName,
@@ -56,6 +57,7 @@ class BudgetMeasure(TypedDict):
     spent: str
     reserved: str
     percent: int  #: spent
+    heading: HeadingObject | None  #: null: no open task draws on it
 
 
 class BudgetReport(TypedDict):

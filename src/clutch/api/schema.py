@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from clutch.core.diagnosis import Gate
 from clutch.core.fair_share import Priority
+from clutch.core.forecast import Basis
 from clutch.core.model import Delivery, DeliveryStatus, Outcome, Path, Phase, TaskStatus, Thinking
 from clutch.core.spawn import Context, Mode
 from clutch.core.status import Activity, TaskGroup
@@ -48,6 +49,7 @@ PathName: TypeAlias = Annotated[str, EnumText(Path)]
 GateName: TypeAlias = Annotated[str, EnumText(Gate)]
 ThinkingName: TypeAlias = Annotated[str, EnumText(Thinking)]
 ModeName: TypeAlias = Annotated[str, EnumText(Mode)]
+BasisName: TypeAlias = Annotated[str, EnumText(Basis)]
 ContextName: TypeAlias = Annotated[str, EnumText(Context)]
 #: A text that is left out when there is none.
 MaybeText: TypeAlias = Annotated[str | None, SchemaNote(default=None)]

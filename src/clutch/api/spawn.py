@@ -165,7 +165,8 @@ MEANINGS: Mapping[str, str] = {
     "priority": "low, normal or high: which tasks of a share start first. Default: the parent's.",
     "attachments": "Files for the child, which it reads as /task/in/NAME: [{name, content, encoding}].",
     "idempotency_key": "The same key gives the same task, never a duplicate.",
-    "dry_run": "Check everything and create nothing; the answer says what would be.",
+    "dry_run": "Check everything and create nothing; the answer says what would be and what it would cost.",
+    "count": "With dryRun: forecast the cost of so many tasks like this one.",
 }
 
 

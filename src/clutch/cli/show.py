@@ -467,6 +467,10 @@ def cost(
         for one in said["unpriced"]:
             used = f", {tokens(one['tokens'])} tokens" if one["tokens"] else ""
             print(f"cost unknown: {visible(one['model'], NAME_CELLS)}, {counted(one['calls'], 'call')}{used}")
+        for one in said["budgets"]:
+            for measure in one["measures"]:
+                if measure["heading"] is not None:
+                    print(f"{visible(one['name'], NAME_CELLS)}: {measure['heading']['text']}")
 
 
 def _utc_offset_minutes() -> int:

@@ -203,8 +203,14 @@ def _schema(path: Path) -> Any:
 def spawn(
     wanted: SpawnCommandOptions,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check whether it would be accepted; start nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check whether it would be accepted and what it costs; start nothing."
+        ),
     ] = False,
+    count: Annotated[
+        int, typer.Option(min=1, help="With --dry-run: the cost of so many tasks like this one.")
+    ] = 1,
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
@@ -212,11 +218,15 @@ def spawn(
 
     Example: clutch spawn 'List the open TODOs' --label todos"""
     with answering("spawn", as_json=as_json):
+        if count > 1 and not dry_run:
+            raise InvalidInput("--count", "is for --dry-run only: start each task on its own")
         body = wanted.to_json()
         client = gateway(state, is_new_work=True)
         say_folder(client)
         said = (
-            client.post("/v1/tasks", {**body, "dryRun": True}) if dry_run else _spawned(client, wanted, body)
+            client.post("/v1/tasks", {**body, "dryRun": True, "count": count})
+            if dry_run
+            else _spawned(client, wanted, body)
         )
         if as_json:
             print_object("spawn", said)
@@ -225,6 +235,7 @@ def spawn(
             say(f"Note: {warning}")
         if dry_run:
             print_text(f"would be accepted: model {said['model']}, {said['mode']} mode; nothing was started")
+            print_text(said["forecast"]["text"])
             return
         say(f"accepted: {said['label']}")
         print_text(said["taskId"])

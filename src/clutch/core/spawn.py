@@ -77,7 +77,8 @@ class SpawnRequest:
     thread: bool = False  #: a thread of a channel is bound to it
     share: str | None = None  #: that its slot belongs to
     priority: Priority | None = None  #: inside its share
-    dry_run: bool = False  #: says what would be accepted, and writes nothing
+    dry_run: bool = False  #: says what would be accepted and what it would cost, and writes nothing
+    count: int = 1  #: tasks like this one in the forecast of a dry run
     idempotency_key: str | None = None
     digest: str = ""  #: of the whole request, if the caller chose the key and may use it again
     warnings: tuple[str, ...] = ()  #: what was not taken as it was said

@@ -16,8 +16,10 @@ from typing import Any, Final, TypeAlias, TypeGuard
 from clutch.core import delivery
 from clutch.core import ids as ids_rules
 from clutch.core.attachments import FileVersion, receipt
+from clutch.core.forecast import BudgetLeft, Forecast, plain
 from clutch.core.model import Hook, Phase, Route, Workspace
 from clutch.core.spawn import SpawnRefusal, SpawnRequest
+from clutch.core.text import forecast as text
 from clutch.core.text import prompts
 from clutch.engine.services import Services
 from clutch.engine.task_files import drop
@@ -311,6 +313,25 @@ def answer(wanted: ChildRequest, got: Spawned) -> dict[str, object]:
         "note": note,
         "warnings": list(got.warnings),
     }
+    if got.price is not None:
+        said["forecast"] = _forecast(*got.price)
     if request.attachments:
         said["attachments"] = receipt(file.stored for file in request.attachments)
     return said
+
+
+def _forecast(price: Forecast, left: BudgetLeft) -> dict[str, object]:
+    """What such tasks cost; null where it is not known, or where there is no limit."""
+    return {
+        "basis": price.basis,
+        "samples": price.samples,
+        "count": price.count,
+        "tokens": None
+        if price.tokens is None
+        else {"median": int(price.tokens.median), "p90": int(price.tokens.p90)},
+        "usd": None
+        if price.usd is None
+        else {"median": plain(price.usd.median), "p90": plain(price.usd.p90)},
+        "budgetLeft": {"tokens": left.tokens, "usd": None if left.usd is None else plain(left.usd)},
+        "text": " ".join(filter(None, (text.price(price), text.left(left)))),
+    }

@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from clutch.core.agents import check_model
 from clutch.core.attachments import Attachment, AttachmentInput, Encoding, attachments
 from clutch.core.fair_share import SHARE, Priority
+from clutch.core.forecast import COUNT_MAX
 from clutch.core.ids import ROW_NUMBER_MAX, KeyKind
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import Limits
@@ -313,6 +314,7 @@ class SpawnArguments(_Camel):
     share: str | None = None
     priority: Priority | None = Field(None, strict=False)
     dry_run: bool = False
+    count: int = Field(1, ge=1, le=COUNT_MAX)
     idempotency_key: str | None = Field(None, min_length=1, max_length=KEY_CHARS_MAX)
 
 
@@ -326,6 +328,8 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
     check_model("model", said.model)
     _check_share(said.share)
     _check_key(said.idempotency_key)
+    if said.count > 1 and not said.dry_run:
+        raise InvalidInput("count", "is for dryRun only: spawn each task on its own")
     seconds = said.timeout_seconds if said.run_timeout_seconds is None else said.run_timeout_seconds
     return SpawnRequest(
         task=said.task,
@@ -352,6 +356,7 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
         share=said.share,
         priority=said.priority,
         dry_run=said.dry_run,
+        count=said.count,
         idempotency_key=said.idempotency_key,
     )
 

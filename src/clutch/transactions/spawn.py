@@ -18,6 +18,7 @@ from clutch.core import spawn as spawn_rules
 from clutch.core.budget import BudgetKind
 from clutch.core.events import Admitted, Reserved, Transition
 from clutch.core.fair_share import Queue
+from clutch.core.forecast import BudgetLeft, Forecast
 from clutch.core.lifecycle import step
 from clutch.core.messages import Message
 from clutch.core.model import Lane, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
@@ -29,6 +30,7 @@ from clutch.store.transaction import HINT, ManyRows, Row, Tx
 from clutch.transactions import authority as authority_tx
 from clutch.transactions import inbox, outbox, sessions, tasks, transcript, usage
 from clutch.transactions.conditions import IS_WORKING, WORKING_PHASES
+from clutch.transactions.read import forecast
 from clutch.transactions.sessions import ParentRow
 
 # --------------------------------------------------------------------------------------------------
@@ -370,6 +372,7 @@ class Accepted(NamedTuple):
     context: Context = Context.ISOLATED
     warnings: tuple[str, ...] = ()
     is_dry: bool = False  #: it would have been accepted; there is no such task
+    price: tuple[Forecast, BudgetLeft] | None = None  #: of a dry run
 
 
 def spawn(
@@ -410,7 +413,10 @@ def spawn(
         if isinstance(verdict, SpawnRefusal):
             answers.append(verdict)
             continue
-        answers.append(accepted := _accepted(verdict))
+        accepted = _accepted(verdict)
+        if order.request.dry_run:
+            accepted = accepted._replace(price=(yield from _price(now, policy, parent, verdict)))
+        answers.append(accepted)
         if not order.request.dry_run:
             children.append(verdict)
             if order.request.digest:  # a model may use a key twice in one answer
@@ -443,6 +449,13 @@ def _accepted(child: NewChild) -> Accepted:
         context=Context.FORK if is_forked else Context.ISOLATED,
         warnings=(*request.warnings, *not_forked),
         is_dry=request.dry_run,
+    )
+
+
+def _price(now: float, policy: Policy, parent: ParentRow, child: NewChild) -> Tx[tuple[Forecast, BudgetLeft]]:
+    budgets = (policy.budgets, parent.purses)
+    return forecast.of_spawn(
+        now, child.admitted.agent_id, child.terms.model, child.order.request.count, budgets
     )
 
 

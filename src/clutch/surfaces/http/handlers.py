@@ -401,7 +401,12 @@ CAPACITY_WAIT_S = 20.0  #: with `onFull: "queue"`; a client waits no longer for 
 
 def _parameters() -> type[BaseModel]:
     """Return the parameters of a spawn, as agents write them."""
-    said: dict[str, Any] = {**get_type_hints(SpawnOptions), "attachments": list[Attached], "dry_run": bool}
+    said: dict[str, Any] = {
+        **get_type_hints(SpawnOptions),
+        "attachments": list[Attached],
+        "dry_run": bool,
+        "count": int,
+    }
     fields: dict[str, Any] = {
         name: (kind, Field(None, description=MEANINGS[name])) for name, kind in said.items()
     }
