@@ -163,6 +163,26 @@ def test_budgets_show_what_is_used_reserved_and_when_they_end(db: Served, page: 
     db.let_go()
 
 
+def test_a_budget_shows_where_it_is_heading_and_a_new_task_what_it_costs(db: Served, page: Page) -> None:
+    for number in range(5):
+        task = spawned(db, "quick work", f"past {number}")
+        seen(db.client, task, lambda one: one["status"] == "done")
+    db.run(db.clutch.services.db.alone(write, "UPDATE usage SET input = 1000, output = 200"))
+    spawned(db, "slow work", "limited", budget={"tokens": 20_000})
+    show(page, db)
+    budget = page.locator(".budgets > li").filter(has_text="Task limited")
+    expect(budget.locator(".heading")).to_have_text(
+        "Heading for 1.2k tokens (p90 1.2k tokens) of 20k tokens when 1 open task has ended."
+    )
+    page.get_by_role("button", name="New task").click()
+    page.get_by_placeholder("What to do, in full").fill("look around")
+    page.get_by_label("Label").focus()
+    expect(page.get_by_role("status", name="Expected cost")).to_contain_text(
+        "Tasks like this (same agent and model, last 5): median 1.2k tokens, price unknown"
+    )
+    db.let_go()
+
+
 def test_figures_follow_tasks_and_main_agents_without_being_asked(db: Served, page: Page) -> None:
     show(page, db, "&by=agent")
     expect(figure(page, "Calls")).to_have_text("0")

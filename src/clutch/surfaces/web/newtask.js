@@ -20,6 +20,7 @@ export async function openNewTask(text = "") {
     planMode: h("input", { type: "checkbox" }),
     workspace: h("select", {}, ["", "inherit", "isolated"].map((name) => h("option", { value: name, text: name || "Default" }))),
   };
+  const price = h("p", { class: "quiet", role: "status", "aria-label": "Expected cost" });
   const key = newKey(); // of this dialog: a second press starts no second task
   openDialog({
     title: "New task",
@@ -32,6 +33,7 @@ export async function openNewTask(text = "") {
         field("Thinking", fields.thinking), field("Time limit, seconds", fields.runTimeoutSeconds),
         field("Token budget", fields.tokens), field("Cost budget, USD", fields.usd), field("Workspace", fields.workspace),
         field("Write a plan first and wait for approval", fields.planMode))),
+      price,
     ],
     act: async () => {
       const made = await post("/v1/tasks", bodyOf(fields), key);
@@ -43,7 +45,16 @@ export async function openNewTask(text = "") {
   fields.task.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) fields.task.form.requestSubmit();
   });
+  for (const name of ["task", "agentId", "model"]) fields[name].addEventListener("change", () => showPrice(fields, price));
   await fillAgents(fields);
+}
+
+/** What tasks like this one cost, and what is left of the budget; nothing while it would not be accepted. */
+async function showPrice(fields, price) {
+  const asked = bodyOf(fields);
+  if (!asked.task.trim()) return;
+  const { forecast } = await post("/v1/tasks", { ...asked, dryRun: true }, newKey()).catch(() => ({}));
+  if (price.isConnected) price.textContent = forecast?.text ?? "";
 }
 
 function bodyOf(fields) {

@@ -221,9 +221,10 @@ function drawBudgets() {
     const item = items.get(one.name);
     attribute(item, "data-state", one.state);
     // A link that has the focus stays: only what changes is made anew.
-    if (!item.firstChild) item.append(h("div", { class: "budget-title" }, budgetName(one), h("span", { class: "state" })), h("div", { class: "meters" }), h("p", { class: "forecast" }), h("p", { class: "quiet at-limit" }));
+    if (!item.firstChild) item.append(h("div", { class: "budget-title" }, budgetName(one), h("span", { class: "state" })), h("div", { class: "meters" }), h("p", { class: "heading" }), h("p", { class: "forecast" }), h("p", { class: "quiet at-limit" }));
     put(item.querySelector(".state"), STATES[one.state]);
     item.querySelector(".meters").replaceChildren(...one.measures.map((measure) => meter(measure, one)));
+    put(item.querySelector(".heading"), one.measures.map((measure) => measure.heading?.text).filter(Boolean).join(" "));
     put(item.querySelector(".forecast"), forecast(one));
     put(item.querySelector(".at-limit"), one.atLimit ? `At the limit: ${one.atLimit}` : "");
     return item;
