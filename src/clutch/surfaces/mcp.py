@@ -98,6 +98,12 @@ TOOLS: Mapping[str, GatewayTool] = {
 }
 
 
+class McpBackend(Protocol):
+    async def call(self, tool: GatewayTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of the answer. Raises ClutchError."""
+        ...
+
+
 def _schema(model: Any) -> dict[str, Any]:
     from clutch.surfaces.http.routes import schema_of
 
@@ -203,7 +209,8 @@ class LocalMcpBackend:
 def _load(app: AppState) -> Manager:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-    from clutch.surfaces.mcp_server import Context, client_name, make_server, session_key
+    from clutch.surfaces.mcp_results import Context
+    from clutch.surfaces.mcp_server import client_name, make_server, session_key
 
     def backend_of(context: Context) -> LocalMcpBackend:
         request = context.request

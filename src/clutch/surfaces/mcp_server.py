@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp_types import (
     CallToolRequestParams,
-    CallToolResult,
+    CancelTaskRequestParams,
+    GetTaskRequestParams,
     ListToolsResult,
     PaginatedRequestParams,
-    TextContent,
     ToolAnnotations,
 )
 from mcp_types import Tool as Offered
 
 from clutch import __version__
-from clutch.api.problems import problem_of
+from clutch.api.actions import Until
 from clutch.core import ids
-from clutch.core.text.format import UNKNOWN, used_tokens
 from clutch.errors import ClutchError, InvalidInput
-from clutch.surfaces.http_client import Declined, GatewayClient
-from clutch.surfaces.mcp import TOOLS, WAIT_S, WAIT_S_MAX, GatewayTool
+from clutch.surfaces import mcp_tasks
+from clutch.surfaces.http_client import GatewayClient
+from clutch.surfaces.mcp import TOOLS, WAIT_S, WAIT_S_MAX, GatewayTool, McpBackend
+from clutch.surfaces.mcp_results import Context, answered, failed, progress_text, refuse
 
 SLICE_S = 2.0  #: of a wait: how old a progress may be
 NAME_CHARS_MAX, DIGEST_CHARS = 40, 12
@@ -52,37 +52,58 @@ NEXT = {
     "done": None,
 }
 
-Context: TypeAlias = ServerRequestContext[Any, Any]
-
-
-class McpBackend(Protocol):
-    async def call(self, tool: GatewayTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The body of the answer. Raises ClutchError."""
-        ...
-
 
 def make_server(backend_of: Callable[[Context], McpBackend]) -> Server[Any]:
     """Return an MCP server. `backend_of`: the backend of the caller of a message."""
-    offered = [_offered(tool) for tool in TOOLS.values()]
+    offered = [_offered(tool, tool.output_schema()) for tool in TOOLS.values()]
+    with_tasks = [_with_task(tool) if tool.name == "spawn" else tool for tool in offered]
 
     async def listed(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        del context, params
-        return ListToolsResult(tools=offered)
+        del params
+        return ListToolsResult(tools=with_tasks if mcp_tasks.is_declared(context) else offered)
 
-    async def called(context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def called(context: Context, params: CallToolRequestParams) -> HandlerResult:
         try:
-            return _answered(await _call(backend_of(context), params.name, params.arguments or {}, context))
+            return await _call(backend_of(context), params.name, params.arguments or {}, context)
         except ClutchError as error:
-            return _failed(error)
+            return failed(error)
 
-    return Server(
+    server: Server[Any] = Server(
         "clutch",
         version=__version__,
         instructions=INSTRUCTIONS,
         on_list_tools=listed,
-        on_call_tool=called,
         get_tool_input_schema={tool.name: tool.input_schema for tool in offered}.get,
     )
+    # The library checks the answer of `on_call_tool` by its type, which is never a task.
+    server.add_request_handler("tools/call", CallToolRequestParams, called)
+    _add_tasks(server, backend_of)
+    return server
+
+
+def _add_tasks(server: Server[Any], backend_of: Callable[[Context], McpBackend]) -> None:
+    async def got(context: Context, params: GetTaskRequestParams) -> HandlerResult:
+        mcp_tasks.require_declared(context)
+        return await mcp_tasks.get(_backend(context), context, params)
+
+    async def updated(context: Context, params: mcp_tasks.UpdateTaskParams) -> HandlerResult:
+        mcp_tasks.require_declared(context)
+        return await mcp_tasks.update(_backend(context), context, params)
+
+    async def cancelled(context: Context, params: CancelTaskRequestParams) -> HandlerResult:
+        mcp_tasks.require_declared(context)
+        return await mcp_tasks.cancel(_backend(context), params)
+
+    def _backend(context: Context) -> McpBackend:
+        try:
+            return backend_of(context)
+        except ClutchError as error:
+            refuse(error)
+
+    server.extensions[mcp_tasks.EXTENSION] = {}
+    server.add_request_handler("tasks/get", GetTaskRequestParams, got)
+    server.add_request_handler("tasks/update", mcp_tasks.UpdateTaskParams, updated)
+    server.add_request_handler("tasks/cancel", CancelTaskRequestParams, cancelled)
 
 
 def client_name(context: Context, connection: str | None) -> str:
@@ -110,16 +131,22 @@ def session_key(agent_id: str, name: str) -> str:
     return key
 
 
-async def _call(db: McpBackend, name: str, arguments: Mapping[str, Any], context: Context) -> dict[str, Any]:
+async def _call(db: McpBackend, name: str, arguments: Mapping[str, Any], context: Context) -> HandlerResult:
     tool = TOOLS.get(name)
     if tool is None:
         raise InvalidInput("name", f"must be one of: {', '.join(TOOLS)}")
+    has_tasks = mcp_tasks.is_declared(context)
+    if name == "wait" and has_tasks and arguments.get("until", Until.ENDED) == Until.ENDED:
+        body = await db.call(tool, {**arguments, "timeoutSeconds": 0})
+        return mcp_tasks.ended(body) if body["status"] == "done" else mcp_tasks.handle(body)
     if name == "wait":
-        return await _wait(db, tool, arguments, context.session.report_progress)
+        return answered(await _wait(db, tool, arguments, context.session.report_progress))
     body = await db.call(tool, arguments)
     if name == "spawn" and body.get("taskId"):  # nothing is pushed to an MCP client
+        if has_tasks:
+            return await mcp_tasks.created(db, body["taskId"])
         body = {**body, "note": AFTER_SPAWN.format_map(body)}
-    return body
+    return answered(body)
 
 
 async def _wait(
@@ -134,21 +161,13 @@ async def _wait(
         left -= SLICE_S
         if (step := body["task"]["step"]) > shown:
             shown = step
-            await report(step, message=_progress(body["task"]))
+            await report(step, message=progress_text(body["task"]))
         if body["status"] != "pending" or left <= 0:
             following = NEXT[body["status"]]
             return body if following is None else {**body, "next": following.format_map(body["task"])}
 
 
-def _progress(task: Mapping[str, Any]) -> str:
-    """`running · search "TODO" · 12k tok`"""
-    used = task["usage"]["subtree"]
-    count = used_tokens(used["input"] + used["output"], used["calls"])
-    said = (task["status"], task["doingNow"], "" if count == UNKNOWN else f"{count} tok")
-    return " · ".join(part for part in said if part)
-
-
-def _offered(tool: GatewayTool) -> Offered:
+def _offered(tool: GatewayTool, output_schema: dict[str, Any]) -> Offered:
     hints = ToolAnnotations(
         read_only_hint=tool.is_read_only, destructive_hint=tool.is_destructive, open_world_hint=False
     )
@@ -156,32 +175,17 @@ def _offered(tool: GatewayTool) -> Offered:
         name=tool.name,
         description=tool.about,
         input_schema=tool.input_schema(),
-        output_schema=tool.output_schema(),
+        output_schema=output_schema,
         annotations=hints,
     )
 
 
-def _answered(body: dict[str, Any]) -> CallToolResult:
-    """Return the body as text and as an object: older clients show their model the text only."""
-    return CallToolResult(content=[_text(body)], structured_content=body)
-
-
-def _failed(error: ClutchError) -> CallToolResult:
-    """As text only: clients check structured content against the schema of an answer, which an error does not have."""
-    return CallToolResult(content=[_text({"error": dict(_error(error))})], is_error=True)
-
-
-def _text(body: Mapping[str, Any]) -> TextContent:
-    return TextContent(text=json.dumps(body, ensure_ascii=False))
-
-
-def _error(error: ClutchError) -> Mapping[str, Any]:
-    match error:
-        case Declined():
-            return error.said
-        case _:
-            said: Mapping[str, Any] = problem_of(error).to_json()["error"]
-            return said
+def _with_task(spawn: Offered) -> Offered:
+    """Return `spawn` as a client with tasks reads it: the result of its task is that of `wait`."""
+    schemas = [dict(TOOLS[name].output_schema()) for name in ("spawn", "wait")]
+    defined = {name: one for schema in schemas for name, one in schema.pop("$defs", {}).items()}
+    either = {"type": "object", "anyOf": schemas, "$defs": defined}
+    return spawn.model_copy(update={"output_schema": either})
 
 
 # --------------------------------------------------------------------------------------------------
