@@ -1,26 +1,28 @@
-"""Tool errors as MCP clients written for Node show them: the TypeScript SDK v1 and the MCP Inspector.
+"""MCP clients written for Node: errors in the TypeScript SDK v1 and the MCP Inspector, tasks in the SDK v2.
 
-Both check `structuredContent` against the tool's output schema, also where `isError` is set, and show their own
-complaint instead of the error when it does not match. The packages are installed by npm, outside of the repository.
+The first two check `structuredContent` against the tool's output schema, also where `isError` is set, and show their
+own complaint instead of the error when it does not match. The SDK v2 gets its tasks from the package of the extension,
+which needs a way past the SDK: a transport of the SDK, used directly.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.surfaces.node_packages import installed, program
 from tests.surfaces.served import FAST, Served, served
 
 SDK, INSPECTOR = "@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/inspector@2.12.0"
-INSTALL_S, CALL_S = 400.0, 60.0
+SDK_2, TASKS = "@modelcontextprotocol/client@2.4.0", "@modelcontextprotocol/ext-tasks@0.2.2"
+CALL_S = 60.0
 #: Reads {url, token, calls: [[name, arguments], …]} from the environment, prints one result or exception for each call.
 SCRIPT = """
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
@@ -40,62 +42,97 @@ await client.close();
 """
 
 
+#: Reads {url, token, command, name}. Answers what a task asks; then cancels another one that it knows by its id alone.
+TASK_SCRIPT = """
+import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
+import {
+  createApplicationInputHandler, createTaskSessionFromClient, resultFromTaskOutcome,
+} from "@modelcontextprotocol/ext-tasks/client";
+const { url, token, command, name } = JSON.parse(process.env.CALLS);
+const clientInfo = { name, version: "1" }, clientCapabilities = { elicitation: {} };
+const requestInit = { headers: { Authorization: `Bearer ${token}` } };
+const transport = () => command
+  ? new StdioClientTransport({ command: command[0], args: command.slice(1), env: process.env })
+  : new StreamableHTTPClientTransport(new URL(url), { requestInit });
+
+const raw = transport(), waiting = new Map();
+raw.onmessage = (message) => { waiting.get(message.id)?.(message); waiting.delete(message.id); };
+await raw.start();
+let last = 0;
+const rawDispatch = (request) => new Promise((resolve, reject) => {
+  const id = `raw-${++last}`;
+  waiting.set(id, ({ error, result }) => resolve(error ? { kind: "error", error } : { kind: "result", result }));
+  raw.send({ jsonrpc: "2.0", id, ...request }).catch(reject);
+});
+
+const client = new Client(clientInfo, { capabilities: clientCapabilities, versionNegotiation: { mode: "auto" } });
+await client.connect(transport());
+const shown = { era: client.getProtocolEra() };
+const elicitation = async (request) => {
+  shown.asked = request.params.message;
+  return { action: "accept", content: { answer: "b" } };
+};
+const session = createTaskSessionFromClient(client, {
+  endpointId: "clutch", rawDispatch,
+  v2RequestFraming: { protocolVersion: "2026-07-28", clientInfo, clientCapabilities },
+  onInputRequest: createApplicationInputHandler({ elicitation }),
+});
+const asking = await session.callTool("spawn", { task: "ask me" });
+shown.kind = asking.kind;
+shown.result = resultFromTaskOutcome((await asking.settle()).outcome).structuredContent;
+const slow = await session.callTool("spawn", { task: "slow one" });
+const { taskId } = slow.serializeReference();
+await slow.detach();
+const task = session.task(taskId);
+shown.before = (await task.snapshot()).status;
+await task.cancel();
+shown.after = (await task.result()).status;
+console.log(JSON.stringify(shown));
+await session.close();
+await client.close();
+await raw.close();
+"""
+
+
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served(tmp_path_factory.mktemp("node") / "state", policy=FAST) as here:
         yield here
 
 
-def program(name: str) -> str:
-    """Return where the program is, or skip the test."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"needs {name} on PATH, to install and run {SDK} and {INSPECTOR}")
-    return found
-
-
-def installed(package: str) -> Path:
-    """Return a folder that has the package in `node_modules`, installed now or by an earlier run."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clutch-tests"
-    cache.mkdir(parents=True, exist_ok=True)
-    found = cache / package.rpartition("/")[2]
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # test workers install one after the other
-        if not found.exists():
-            _install(package, found)
-    return found
-
-
-def _install(package: str, to: Path) -> None:
-    """Install under another name first: a folder with the final name is complete."""
-    partial = to.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    options = ["--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(partial)]
-    command = [program("npm"), "install", *options, package]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"npm did not install {package} within {INSTALL_S:g} s")
-    if done.returncode:
-        pytest.skip(f"npm could not install {package}: {done.stderr.strip()[-300:]}")
-    partial.rename(to)
-
-
-def shown_by_sdk(db: Served, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    asked = {"url": f"{db.clutch.url}/mcp", "token": db.token, "calls": calls}
+def shown_by(script: str, home: Path, asked: dict[str, Any]) -> Any:
     done = subprocess.run(
         [program("node"), "--input-type=module"],
-        input=SCRIPT,
-        cwd=installed(SDK),
-        env={**os.environ, "CALLS": json.dumps(asked)},
+        input=script,
+        cwd=home,
+        env={**os.environ, "CALLS": json.dumps(asked), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=CALL_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    shown: list[dict[str, Any]] = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def shown_by_sdk(db: Served, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    asked = {"url": f"{db.clutch.url}/mcp", "token": db.token, "calls": calls}
+    shown: list[dict[str, Any]] = shown_by(SCRIPT, installed(SDK), asked)
     return shown
+
+
+@pytest.mark.parametrize("over", ["http", "stdio"])
+def test_the_typescript_client_drives_tasks(db: Served, over: str) -> None:
+    command = [sys.executable, "-m", "clutch", "mcp", "--state", str(db.home)]
+    asked = {"url": f"{db.clutch.url}/mcp", "token": db.token, "name": f"node-{over}"}
+    shown = shown_by(
+        TASK_SCRIPT, installed(TASKS, SDK_2), asked | {"command": command if over == "stdio" else None}
+    )
+    assert (shown["era"], shown["kind"]) == ("modern", "task")
+    assert "Which one?" in shown["asked"]
+    assert shown["result"]["status"] == "done"
+    assert (shown["before"], shown["after"]) == ("working", "cancelled")
 
 
 def test_the_typescript_sdk_v1_shows_our_errors_and_accepts_our_answers(db: Served) -> None:
