@@ -18,7 +18,7 @@ from clutch.core.status import doing_now
 from clutch.core.text.format import typed
 from clutch.core.text.tasks import Contract, info_text, list_text
 from clutch.core.views import DeliveryView, PhaseCounts, TaskView
-from clutch.surfaces.mcp_server import _progress
+from clutch.surfaces.mcp_results import progress_text
 from clutch.transactions.read.why import TaskExplanation
 from tests.core.test_status import AT, CASES, RUNNING
 
@@ -53,7 +53,7 @@ def test_every_surface_shows_the_same_state_and_the_same_line(expected: TaskStat
         "run --wait": "\n".join(filter(None, (output.one_line(task, AT), output.failure(task, typed)))),
         "/subagents": list_text([view]),
         "/subagents info": info_text(view, Contract("survey", "agent:main:main")),
-        "mcp": _progress(task),
+        "mcp": progress_text(task),
     }
     assert {name: text for name, text in shown.items() if expected not in text} == {}
     # Lines of 80 columns are cut.

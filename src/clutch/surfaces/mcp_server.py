@@ -83,15 +83,15 @@ def make_server(backend_of: Callable[[Context], McpBackend]) -> Server[Any]:
 
 def _add_tasks(server: Server[Any], backend_of: Callable[[Context], McpBackend]) -> None:
     async def got(context: Context, params: GetTaskRequestParams) -> HandlerResult:
-        mcp_tasks.require_declared(context)
+        mcp_tasks.check_request(context, params.task_id)
         return await mcp_tasks.get(_backend(context), context, params)
 
     async def updated(context: Context, params: mcp_tasks.UpdateTaskParams) -> HandlerResult:
-        mcp_tasks.require_declared(context)
+        mcp_tasks.check_request(context, params.task_id)
         return await mcp_tasks.update(_backend(context), context, params)
 
     async def cancelled(context: Context, params: CancelTaskRequestParams) -> HandlerResult:
-        mcp_tasks.require_declared(context)
+        mcp_tasks.check_request(context, params.task_id)
         return await mcp_tasks.cancel(_backend(context), params)
 
     def _backend(context: Context) -> McpBackend:

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import (
+    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -28,6 +30,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from starlette.requests import Request
 
 from clutch.core import ids
 from clutch.core.model import Outcome
@@ -60,8 +63,9 @@ def is_declared(context: Context) -> bool:
     )
 
 
-def require_declared(context: Context) -> None:
-    """Raises MCPError."""
+def check_request(context: Context, task_id: str) -> None:
+    """Check what comes before the task itself: revision, extension, and over HTTP the header by which requests are
+    routed, which the library checks for methods of the core only. Raises MCPError."""
     if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         raise MCPError(METHOD_NOT_FOUND, "Method not found", context.method)
     if not is_declared(context):
@@ -69,6 +73,9 @@ def require_declared(context: Context) -> None:
         data = MissingRequiredClientCapabilityErrorData(required_capabilities=required)
         said = data.model_dump(by_alias=True, mode="json", exclude_none=True)
         raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"this request must declare {EXTENSION}", said)
+    header = context.request.headers.get(MCP_NAME_HEADER) if isinstance(context.request, Request) else None
+    if header is not None and decode_header_value(header) != task_id:
+        raise MCPError(HEADER_MISMATCH, f"the header {MCP_NAME_HEADER} must have the taskId of the request")
 
 
 # --------------------------------------------------------------------------------------------------
