@@ -15,12 +15,13 @@ import jsonschema
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 from httpx2 import AsyncClient
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, Implementation, TextContent
+from mcp_types import INVALID_PARAMS, CallToolResult, Implementation, TextContent, TextResourceContents
 
 from clutch.surfaces.http_client import task_path
 from clutch.surfaces.mcp import TOOLS
+from clutch.surfaces.mcp_resources import PAGE_CHARS_MAX, _bounded
 from clutch.surfaces.mcp_server import session_key
 from tests.surfaces.served import FAST, Served, served, write_token
 
@@ -277,6 +278,61 @@ async def test_a_token_does_over_mcp_what_its_scopes_say(db: Served) -> None:
         assert error(await reader.call_tool("list", {}))["code"] == "not_found"
 
 
+@pytest.mark.anyio
+async def test_results_and_transcripts_are_resources(db: Served) -> None:
+    async with over_http(db, "reader") as client, over_http(db, "another") as other:
+        task = body(await client.call_tool("spawn", {"task": "say hello", "label": "greets"}))["taskId"]
+        await client.call_tool("wait", {"target": task})
+        slow = body(await client.call_tool("spawn", {"task": "slow one"}))["taskId"]
+        names = {one.name: one for one in (await client.list_resources()).resources}
+        assert set(names) == {f"{task}/result", f"{task}/transcript", f"{slow}/transcript"}
+        assert [one.name for one in (await client.list_resource_templates()).resource_templates] == [
+            "result",
+            "transcript",
+        ]
+        assert (await other.list_resources()).resources == []
+
+        said = await shown(client, names[f"{task}/result"].uri)
+        assert said == body(await client.call_tool("result", {"target": task}))
+        page = await shown(client, names[f"{task}/transcript"].uri)
+        assert "say hello" in json.dumps(page["messages"][0])
+        last = page["messages"][-1]["seq"]
+        rest = await shown(client, f"clutch://tasks/{task}/transcript?after={last - 1}")
+        assert [message["seq"] for message in rest["messages"]] == [last]
+        for uri in (
+            f"clutch://tasks/{slow}/result",
+            "clutch://tasks/x",
+            "clutch://tasks/x/y",
+            "file:///etc/passwd",
+        ):
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(uri)
+            assert (refused.value.code, refused.value.data["uri"]) == (INVALID_PARAMS, uri)
+        with pytest.raises(MCPError) as refused:
+            await other.read_resource(f"clutch://tasks/{task}/result")
+        assert refused.value.code == INVALID_PARAMS
+        await client.call_tool("kill", {"target": slow})
+
+
+async def shown(client: Client, uri: str) -> Any:
+    (content,) = (await client.read_resource(uri)).contents
+    assert isinstance(content, TextResourceContents)
+    return json.loads(content.text)
+
+
+def test_a_page_of_a_transcript_has_a_bound() -> None:
+    messages = [
+        {"seq": seq, "body": "x" * length} for seq, length in enumerate((60_000, 10, 60_000, 60_000, 9))
+    ]
+    page = _bounded({"messages": messages, "next": 7})
+    assert len(json.dumps(page)) < PAGE_CHARS_MAX
+    assert [one["seq"] for one in page["messages"]] == [0, 1, 2, 3, 4][: len(page["messages"])]
+    assert page["messages"][0]["truncated"]
+    assert page["next"] == (7 if len(page["messages"]) == 5 else page["messages"][-1]["seq"])
+    many = [{"seq": seq, "body": "x" * 30_000} for seq in range(9)]
+    assert _bounded({"messages": many, "next": None})["next"] == 3
+
+
 def test_strangers_do_not_reach_the_protocol(db: Served) -> None:
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     assert db.post("/mcp", asked, authorization=None).status == 401
@@ -286,7 +342,7 @@ def test_strangers_do_not_reach_the_protocol(db: Served) -> None:
 
 def test_who_speaks_from_a_session_has_the_tools_and_nothing_else(db: Served) -> None:
     session = session_key("main", "narrow")
-    for path in ("/v1/usage", "/v1/sessions", "/v1/events", "/v1/health", "/v1/tasks/last/transcript"):
+    for path in ("/v1/usage", "/v1/sessions", "/v1/events", "/v1/health", "/v1/tasks/last"):
         said = db.raw("GET", path, clutch_session=session)
         assert (said.status, said.body["error"]["rule"]) == (403, "session")
     assert db.raw("GET", "/v1/tasks", clutch_session="agent:main:subagent:x").status == 400

@@ -96,6 +96,10 @@ class GatewayTool:
 TOOLS: Mapping[str, GatewayTool] = {
     entry.tool: GatewayTool(entry.tool, entry) for entry in ENTRIES if entry.tool
 }
+#: What is read of a task, called as a tool is.
+RESOURCES: Mapping[str, GatewayTool] = {
+    entry.resource: GatewayTool(entry.resource, entry) for entry in ENTRIES if entry.resource
+}
 
 
 class McpBackend(Protocol):

@@ -33,11 +33,11 @@ def failed(error: ClutchError) -> CallToolResult:
     return CallToolResult(content=[_text({"error": dict(error_object(error))})], is_error=True)
 
 
-def refuse(error: ClutchError) -> NoReturn:
-    """Answer a method that has no place for a tool error. Raises MCPError with the error object as its data."""
+def refuse(error: ClutchError, **data: str) -> NoReturn:
+    """Answer a method that has no place for a tool error. Raises MCPError with the error object in its data."""
     said = error_object(error)
     code = INVALID_PARAMS if said["code"] in _OF_THE_CALLER else INTERNAL_ERROR
-    raise MCPError(code, str(said["message"]), {"error": dict(said)}) from error
+    raise MCPError(code, str(said["message"]), {**data, "error": dict(said)}) from error
 
 
 def error_object(error: ClutchError) -> Mapping[str, Any]:

@@ -21,8 +21,12 @@ from mcp_types import (
     CallToolRequestParams,
     CancelTaskRequestParams,
     GetTaskRequestParams,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
     ToolAnnotations,
 )
 from mcp_types import Tool as Offered
@@ -31,7 +35,7 @@ from clutch import __version__
 from clutch.api.actions import Until
 from clutch.core import ids
 from clutch.errors import ClutchError, InvalidInput
-from clutch.surfaces import mcp_tasks
+from clutch.surfaces import mcp_resources, mcp_tasks
 from clutch.surfaces.http_client import GatewayClient
 from clutch.surfaces.mcp import TOOLS, WAIT_S, WAIT_S_MAX, GatewayTool, McpBackend
 from clutch.surfaces.mcp_results import Context, answered, failed, progress_text, refuse
@@ -68,11 +72,26 @@ def make_server(backend_of: Callable[[Context], McpBackend]) -> Server[Any]:
         except ClutchError as error:
             return failed(error)
 
+    async def resources(context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        return await mcp_resources.listed(_backend(backend_of, context), params.cursor if params else None)
+
+    async def templates(
+        context: Context, params: PaginatedRequestParams | None
+    ) -> ListResourceTemplatesResult:
+        del context, params
+        return mcp_resources.templates()
+
+    async def resource(context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        return await mcp_resources.read(_backend(backend_of, context), params)
+
     server: Server[Any] = Server(
         "clutch",
         version=__version__,
         instructions=INSTRUCTIONS,
         on_list_tools=listed,
+        on_list_resources=resources,
+        on_list_resource_templates=templates,
+        on_read_resource=resource,
         get_tool_input_schema={tool.name: tool.input_schema for tool in offered}.get,
     )
     # The library checks the answer of `on_call_tool` by its type, which is never a task.
@@ -84,26 +103,28 @@ def make_server(backend_of: Callable[[Context], McpBackend]) -> Server[Any]:
 def _add_tasks(server: Server[Any], backend_of: Callable[[Context], McpBackend]) -> None:
     async def got(context: Context, params: GetTaskRequestParams) -> HandlerResult:
         mcp_tasks.check_request(context, params.task_id)
-        return await mcp_tasks.get(_backend(context), context, params)
+        return await mcp_tasks.get(_backend(backend_of, context), context, params)
 
     async def updated(context: Context, params: mcp_tasks.UpdateTaskParams) -> HandlerResult:
         mcp_tasks.check_request(context, params.task_id)
-        return await mcp_tasks.update(_backend(context), context, params)
+        return await mcp_tasks.update(_backend(backend_of, context), context, params)
 
     async def cancelled(context: Context, params: CancelTaskRequestParams) -> HandlerResult:
         mcp_tasks.check_request(context, params.task_id)
-        return await mcp_tasks.cancel(_backend(context), params)
-
-    def _backend(context: Context) -> McpBackend:
-        try:
-            return backend_of(context)
-        except ClutchError as error:
-            refuse(error)
+        return await mcp_tasks.cancel(_backend(backend_of, context), params)
 
     server.extensions[mcp_tasks.EXTENSION] = {}
     server.add_request_handler("tasks/get", GetTaskRequestParams, got)
     server.add_request_handler("tasks/update", mcp_tasks.UpdateTaskParams, updated)
     server.add_request_handler("tasks/cancel", CancelTaskRequestParams, cancelled)
+
+
+def _backend(backend_of: Callable[[Context], McpBackend], context: Context) -> McpBackend:
+    """Raises MCPError."""
+    try:
+        return backend_of(context)
+    except ClutchError as error:
+        refuse(error)
 
 
 def client_name(context: Context, connection: str | None) -> str:

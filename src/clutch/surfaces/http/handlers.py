@@ -104,7 +104,7 @@ async def tree(ask: Ask) -> Reply[objects.Tree]:
     return Reply(await ask.app.read(reads.tree, ask.who, ask.target))
 
 
-@route("GET", "/v1/tasks/{target}/transcript")
+@route("GET", "/v1/tasks/{target}/transcript", resource="transcript")
 async def task_transcript(ask: Ask[ActionBody, PageQuery]) -> Reply[objects.Messages]:
     """The messages of a task, oldest first, from `after` on."""
     return Reply(await ask.app.read(reads.transcript, ask.who, ask.target, ask.query.after, ask.query.limit))
@@ -138,7 +138,7 @@ async def file(ask: Ask) -> Reply[objects.FileContent]:
     return Reply({"name": ask.path["name"], "content": base64.b64encode(content).decode()})
 
 
-@route("GET", "/v1/tasks/{target}/result", tool="result")
+@route("GET", "/v1/tasks/{target}/result", tool="result", resource="result")
 async def result(ask: Ask) -> Reply[objects.ResultObject]:
     """What a task that has ended said last; `value` if a form was asked for, and the files it hands over."""
     return Reply(await ask.app.read(reads.result, ask.who, ask.target))

@@ -227,8 +227,8 @@ class HttpRoute:
     """`scope`: what it takes to get as far as the handler; the guard of the verbs asks again for the target.
 
     `answer`: what its answers look like, if they are JSON; `refusal`: what it says no with, beside errors. `tool`: its
-    name for MCP clients, described in the first line of the handler; who speaks from a session has these
-    paths and no others."""
+    name for MCP clients, described in the first line of the handler; `resource`: what they read there instead. Who
+    speaks from a session has these paths and no others."""
 
     method: str
     path: str
@@ -239,6 +239,7 @@ class HttpRoute:
     bytes_max: int = BODY_BYTES_MAX
     answer: Any = None  #: a class of `api/objects.py`
     tool: str | None = None
+    resource: str | None = None
     refusal: Any = None
     status: int = 200
     dry_status: int | None = None  #: where nothing was created
@@ -266,6 +267,7 @@ class RouteOptions(TypedDict, total=False):
     bytes_max: int
     answer: Any
     tool: str
+    resource: str
     refusal: Any
     status: int
     dry_status: int
@@ -356,7 +358,7 @@ async def admitted(
         raise Problem("forbidden", f"this token does not have the scope {entry.scope}", rule="scope")
     if session is None:
         return caller
-    if entry.tool is None:
+    if entry.tool is None and entry.resource is None:
         raise Problem("forbidden", "who speaks from a session cannot ask for this", rule="session")
     if caller.scopes & {Scope.WRITE, Scope.ADMIN}:
         number, _ = await app.gateway.session(session)
