@@ -74,6 +74,19 @@ class ToolSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteTask:
+    """A call that another server carries out as a task, which outlives this process.
+
+    `journal` stores the id of the task with the open call, before the tool waits for it. `known`: the id that an
+    earlier try has stored: the tool waits for that task and starts nothing. `is_kept` says, when the tool is cancelled,
+    whether the call is resumed later; otherwise the tool cancels the task, too."""
+
+    journal: Callable[[str], Awaitable[None]]
+    is_kept: Callable[[], bool]
+    known: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext:
     """Where a call runs. `key` is stable across retries and restarts: outside effects carry it."""
 
@@ -90,6 +103,7 @@ class ToolContext:
     results: str | None = None  #: directory of its large tool results, which may not be there yet
     agent_id: str = ""
     skills: str | None = None  #: the directory with copies of the files of skills
+    remote: RemoteTask | None = None  #: None: a task of another server would not be found again
 
 
 class ToolFailed(Exception):

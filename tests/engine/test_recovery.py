@@ -18,7 +18,7 @@ from clutch.core.text.prompts import OUTCOME_UNKNOWN
 from clutch.engine.actions import ELSEWHERE, TaskActions
 from clutch.engine.services import FreezeWatch
 from clutch.errors import ConstraintViolated, DiskFull, StoreBusy, StoreError, StoreLost, StoreRefused
-from clutch.ports import ModelRequest, RuntimeJob
+from clutch.ports import ModelRequest, RuntimeJob, ToolContext
 from clutch.runtimes.function import FunctionRuntime
 from clutch.store.postgres import PostgresStore
 from clutch.store.transaction import Database, Keys, Tx
@@ -27,7 +27,7 @@ from clutch.transactions import claims, turn, turn_begin, turn_end, wake, worker
 from clutch.transactions import control as control_tx
 from clutch.transactions.read import lists
 from tests.engine.conftest import Build
-from tests.engine.house import POLICY, House, JumpClock, ask_for, opening, step, use
+from tests.engine.house import POLICY, Anything, House, JumpClock, ask_for, opening, step, use
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +56,40 @@ class Counter:
 
 
 # ---- death -------------------------------------------------------------------------------------------
+
+
+async def test_call_that_another_server_carries_out_is_resumed_after_a_takeover(build: Build) -> None:
+    """And the one beside it, which may not run twice, is not."""
+
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("far", "pay") if step(request) == 0 else "both are settled"
+
+    house = await build(script)
+    pay, is_stored, known = Counter(), asyncio.Event(), list[str | None]()
+
+    async def far(arguments: Anything, context: ToolContext) -> str:
+        assert context.remote is not None
+        known.append(context.remote.known)
+        if context.remote.known is None:
+            await context.remote.journal("task-7")
+            is_stored.set()
+            await asyncio.Event().wait()
+        return f"ended as {context.remote.known}"
+
+    house.tools.add(far, arguments=Anything, name="far", description="far")
+    house.tool("pay", pay)
+    first = await house.hire()
+    await house.say("go")
+    async with asyncio.timeout(PATIENCE_S):
+        await is_stored.wait()
+        await pay.is_running.wait()
+    await house.crash(first)
+    await house.hire()
+    await house.until_quiet()
+    results = house.model.requests[-1].transcript[-1]
+    assert isinstance(results, Results)
+    assert [one.text for one in results.results] == ["ended as task-7", OUTCOME_UNKNOWN]
+    assert (known, pay.begun) == ([None, "task-7"], 1)
 
 
 async def test_unsafe_tool_is_not_run_again_after_a_takeover(build: Build) -> None:

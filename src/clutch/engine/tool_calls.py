@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
 
@@ -32,7 +32,7 @@ from clutch.engine.open_run import OpenRun
 from clutch.engine.prompt import spilled
 from clutch.engine.spawn import Spawned, spawn_all
 from clutch.errors import Forbidden, InvalidInput, NotFound
-from clutch.ports import FilesFailed, ToolContext, ToolFailed
+from clutch.ports import FilesFailed, RemoteTask, ToolContext, ToolFailed
 from clutch.transactions import authority, questions, task_files, turn, turn_end
 from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body
 from clutch.transactions.sessions import Stale
@@ -44,10 +44,15 @@ PARKED = Boundary(goes_on=False)
 NO_HUMAN_ANSWER = QuestionAnswer(Decision.REJECT, "no user is present to ask")
 
 
-async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Boundary:
-    """Run the calls of a committed answer and commit their results.
+@dataclass(frozen=True, slots=True)
+class EarlierTry:
+    """A worker that is dead now may have started the calls. `tasks`: those that other servers carry out, by place."""
 
-    `interrupted`: a worker that is dead now may have started the calls."""
+    tasks: Mapping[int, str]
+
+
+async def carry_out(run: OpenRun, answer: Answer, *, earlier: EarlierTry | None) -> Boundary:
+    """Run the calls of a committed answer and commit their results."""
     said = await _decisions(run, answer)
     if said is None:
         return PARKED
@@ -65,7 +70,7 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
         return boundary
     # Spawns come first: the children need not wait for the other tools.
     gave += await _spawn(run, orders)
-    gave += await _at_once(run, answer, rest, said, interrupted)
+    gave += await _at_once(run, answer, rest, said, earlier)
     outcome = turn.in_order(_noted(gave, _warning(run, answer)))
     if run.interrupt.is_pulled:
         await _leave(run, turn.with_yields(outcome, sleeps, prompts.OUTCOME_UNKNOWN), instead)
@@ -83,13 +88,17 @@ async def carry_out(run: OpenRun, answer: Answer, *, interrupted: bool) -> Bound
 
 
 async def _at_once(
-    run: OpenRun, answer: Answer, places: Sequence[int], said: Mapping[int, QuestionAnswer], interrupted: bool
+    run: OpenRun,
+    answer: Answer,
+    places: Sequence[int],
+    said: Mapping[int, QuestionAnswer],
+    earlier: EarlierTry | None,
 ) -> list[Result]:
     """Run the calls at the same time. A store that fails in one call fails the step: the other calls are cancelled."""
     try:
         async with asyncio.TaskGroup() as group:
             running = [
-                group.create_task(_one(run, answer.calls[place], place, said.get(place), interrupted))
+                group.create_task(_one(run, answer.calls[place], place, said.get(place), earlier))
                 for place in places
             ]
             if running:
@@ -198,7 +207,7 @@ def _is_well_formed(run: OpenRun, call: Call) -> bool:
 
 
 async def _one(
-    run: OpenRun, call: Call, place: int, said: QuestionAnswer | None, interrupted: bool
+    run: OpenRun, call: Call, place: int, said: QuestionAnswer | None, earlier: EarlierTry | None
 ) -> Result:
     spec = run.by_name.get(call.name)
     if spec is None:
@@ -212,23 +221,27 @@ async def _one(
         return await _submitted(run, call, place)
     if said is not None and said.decision is not Decision.APPROVE:
         return Result(place, call.name, f"not approved: {said.text}", failed=True)
-    if interrupted and not spec.replay_safe:
+    known = None if earlier is None else earlier.tasks.get(place)
+    if earlier is not None and known is None and not spec.replay_safe:
         return _unknown(call, place)
     detail, began = tool_detail(call.args, place), time.monotonic()
     run.tell("tool:start", call.name, detail)
-    carry = session_tools_engine.use if call.name in session_tools_rules.TOOLS else _run_tool
-    text, failed = await carry(run, call, place)
+    if call.name in session_tools_rules.TOOLS:
+        text, failed = await session_tools_engine.use(run, call, place)
+    else:
+        text, failed = await _run_tool(run, call, place, known)
     took = result_detail(text, failed=failed, seconds=time.monotonic() - began)
     run.tell("tool:end", call.name, {**detail, **took})
     return Result(place, call.name, text, failed)
 
 
-async def _run_tool(run: OpenRun, call: Call, place: int) -> tuple[str, bool]:
+async def _run_tool(run: OpenRun, call: Call, place: int, known: str | None) -> tuple[str, bool]:
+    """`known`: the task of another server that carries it out since an earlier try."""
     try:
         reached = await _reached(run, call)
     except (Forbidden, NotFound, FilesFailed) as error:
         return str(error), True
-    context = _context(run, place, reached)
+    context = _context(run, place, reached, known)
     try:
         with contained():
             text, failed = await run.services.toolbox.run(call.name, call.args, context), False
@@ -246,7 +259,10 @@ async def _keep(run: OpenRun, name: str, text: str) -> None:
     await run.services.results.keep(run.session_id, name, text)
 
 
-def _context(run: OpenRun, place: int, reached: str | None) -> ToolContext:
+def _context(run: OpenRun, place: int, reached: str | None, known: str | None) -> ToolContext:
+    async def journal(task: str) -> None:
+        await run.tx(turn.went_remote, place, task)
+
     about, key = run.about, f"{run.session_id}:{run.head}:{place}"
     return ToolContext(
         workspace=about.workspace or ".",
@@ -262,6 +278,7 @@ def _context(run: OpenRun, place: int, reached: str | None) -> ToolContext:
         reached=reached,
         traceparent=run.traceparent(key),
         results=None if run.services.results is None else run.services.results.path(run.session_id),
+        remote=RemoteTask(journal, lambda: run.interrupt.is_stopping, known),
     )
 
 

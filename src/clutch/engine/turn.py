@@ -23,7 +23,7 @@ from clutch.engine.model_call import ask
 from clutch.engine.open_run import Interrupt, OpenRun
 from clutch.engine.services import Services
 from clutch.engine.spawn import ask_targets
-from clutch.engine.tool_calls import carry_out
+from clutch.engine.tool_calls import EarlierTry, carry_out
 from clutch.errors import StoreError
 from clutch.transactions import turn, turn_begin, turn_end, usage
 from clutch.transactions.claims import Claimed
@@ -46,7 +46,7 @@ async def take_turn(services: Services, claimed: Claimed, interrupt: Interrupt |
     run.tell("lifecycle:start")
     try:
         if run.is_ours:
-            await _steps(run, interrupted=begun.is_resumed)
+            await _steps(run, EarlierTry(begun.remote_tasks) if begun.is_resumed else None)
         else:
             await _elsewhere(run)
     except asyncio.CancelledError:
@@ -81,12 +81,12 @@ async def _open(services: Services, claimed: Claimed, begun: Begun, interrupt: I
     return run
 
 
-async def _steps(run: OpenRun, *, interrupted: bool) -> None:
-    """`interrupted`: a worker that is dead now may have started the calls of the last answer."""
+async def _steps(run: OpenRun, earlier: EarlierTry | None) -> None:
+    """`earlier`: a worker that is dead now may have started the calls of the last answer."""
     while True:
         answer = run.open_answer()
         if answer is None:
-            interrupted = False
+            earlier = None
             if run.services.stopping.is_set():
                 return await run.give_back(Fate.UNSENT)
             answer = await _next_answer(run)
@@ -94,7 +94,7 @@ async def _steps(run: OpenRun, *, interrupted: bool) -> None:
                 return
         if not answer.calls:
             continue
-        boundary = await carry_out(run, answer, interrupted=interrupted)
+        boundary = await carry_out(run, answer, earlier=earlier)
         if not boundary.goes_on or (boundary.interrupts and await _interrupt(run)):
             return
 

@@ -110,6 +110,20 @@ def open_calls(session: StepRow, run_id: int, seq: int, calls: Iterable[tuple[Ca
     )
 
 
+def went_remote(session_id: int, seq: int, place: int, task: str) -> Tx[None]:
+    """A task of another server carries out this open call."""
+    yield (
+        "UPDATE calls SET remote = ? WHERE session_id = ? AND seq = ? AND idx = ?",
+        (task, session_id, seq, place),
+    )
+
+
+def opened(session_id: int, head: int) -> Tx[dict[int, str | None]]:
+    """Return the open calls by their place, each with the task of another server that carries it out."""
+    rows = yield "SELECT idx, remote FROM calls WHERE session_id = ? AND seq = ?", (session_id, head)
+    return {row[0]: row[1] for row in rows}
+
+
 def doing(now: float, session_id: int, run_id: int, call: Call | None) -> Tx[None]:
     """The call that foreign code makes right now; None: none that it reports."""
     yield "DELETE FROM doing WHERE session_id = ?", (session_id,)

@@ -222,6 +222,13 @@ def respond(now: float, owned: OwnedRun, said: ModelAnswer, replay_safe: Sequenc
     return session.head
 
 
+def went_remote(now: float, owned: OwnedRun, place: int, task: str) -> Tx[None]:
+    """Record that a task of another server carries out an open call of the last answer."""
+    session = yield from sessions.own_step(owned.session_id, owned.fence)
+    yield from transcript.went_remote(session.id, session.head, place, task)
+    yield sessions.moved(now, session)
+
+
 def journal(now: float, owned: OwnedRun, said: Answer, gave: Results) -> Tx[int]:
     """Commit calls that foreign code has made: they have ended, so none is ever open. Return the new head."""
     session = yield from sessions.own_step(owned.session_id, owned.fence)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from clutch.core import events as ev
 from clutch.core import run
@@ -68,6 +69,8 @@ class Begun:
     is_unanswered: bool = False
     senders: tuple[int, ...] = ()
     is_answered: bool = False  #: a user has decided what it waited for, and no call has been started since
+    #: Tasks of other servers that carry out its open calls, by the place of the call.
+    remote_tasks: Mapping[int, str] = field(default_factory=dict)
 
 
 def begin(now: float, owned: OwnedRun, nonce: str) -> Tx[Begun | None]:
@@ -102,7 +105,8 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
     senders = tuple(letter.told.task_id for letter in letters if letter.is_result)
     session.progress_at = now
     yield from sessions.save(now, policy, session)
-    if not (yield from _has_open_calls(session)):
+    calls = yield from transcript.opened(session.id, session.head)
+    if not calls:
         yield from usage.give_up(now, policy, session, Fate.UNKNOWN)
         yield from turn.foresee(now, policy, session, run_id)
     # Answered: it parked before its calls were started, so they cannot have been interrupted.
@@ -116,6 +120,7 @@ def _go_on(now: float, policy: Policy, session: SessionRow) -> Tx[Begun | None]:
         bool(letters),
         senders,
         is_answered,
+        {place: task for place, task in calls.items() if task is not None},
     )
 
 
@@ -238,8 +243,7 @@ def _was_executing(session: SessionRow) -> Tx[bool]:
 
 def _has_open_calls(session: SessionRow) -> Tx[bool]:
     """Then tools come first, and their results foresee the next model call."""
-    rows = yield "SELECT 1 FROM calls WHERE session_id = ? AND seq = ?", (session.id, session.head)
-    return bool(rows)
+    return bool((yield from transcript.opened(session.id, session.head)))
 
 
 def _sign_of_life(now: float, policy: Policy, session_id: int) -> Tx[float | None]:

@@ -13,12 +13,14 @@ import signal
 from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, Literal, cast
 
 import anyio
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import ClientSession, MCPError
+from mcp.client.extension import ResultClaim
 from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost, listen
@@ -32,12 +34,15 @@ from mcp_types import (
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
+    CancelTaskRequestParams,
     ErrorData,
+    GetTaskRequestParams,
     Implementation,
-    InputRequiredResult,
     JSONRPCError,
     PaginatedRequestParams,
+    Request,
     RequestParamsMeta,
+    Result,
     Tool,
     ToolListChangedNotification,
     jsonrpc_message_adapter,
@@ -45,11 +50,11 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry.context import attach, detach  # a dependency of the MCP library
 from opentelemetry.propagate import extract
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from clutch.contain import BackgroundTasks
 from clutch.ports import Launch
-from clutch.tools.mcp.definitions import Definition, Gone, McpServer, McpServerError, Wire
+from clutch.tools.mcp.definitions import Definition, Gone, McpServer, McpServerError, RemoteTaskState, Wire
 
 Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
 
@@ -306,10 +311,47 @@ def _failure(status: int, message: str) -> httpx2.Response:
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error})
 
 
+ASKS = "asks for input from a person during the call, which is not supported"
 TOOLS_MAX = 256
 PAGES_MAX = 32
 
-_RESULT: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+# A server may answer a call with a task, by the Tasks extension; the library has the extension point, not the messages.
+TASKS = "io.modelcontextprotocol/tasks"
+TASK_ID_CHARS_MAX = 500
+POLL_S, POLL_S_MIN, POLL_S_MAX = 1.0, 0.05, 30.0  #: without a wish of the server; what is granted of one
+
+
+class RawResult(Result):
+    """Any answer: a call has one of three forms, and a task fields that the library does not know."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class CreatedTask(Result):
+    """The answer to a call, as the library knows it: the fields are read from the message itself."""
+
+    result_type: Literal["task"]
+
+
+class GetTask(Request[GetTaskRequestParams, Literal["tasks/get"]]):
+    method: Literal["tasks/get"] = "tasks/get"
+    params: GetTaskRequestParams
+    name_param = "taskId"
+
+
+class CancelTask(Request[CancelTaskRequestParams, Literal["tasks/cancel"]]):
+    method: Literal["tasks/cancel"] = "tasks/cancel"
+    params: CancelTaskRequestParams
+    name_param = "taskId"
+
+
+async def _never(*given: object) -> CallToolResult:
+    """The library resolves tasks in calls that are not made here."""
+    del given
+    raise AssertionError("calls are sent as requests")
+
+
+CLAIMS = {TASKS: (ResultClaim(result_type="task", model=CreatedTask, resolve=_never),)}
 
 
 class Connection:
@@ -334,21 +376,55 @@ class Connection:
 
     async def call(
         self, tool: str, args: Mapping[str, Any], key: str, traceparent: str | None = None
-    ) -> CallToolResult:
-        """Raises Gone, Refused. A cancelled call is cancelled at the server too."""
+    ) -> CallToolResult | RemoteTaskState:
+        """Raises Gone, Refused. A cancelled call is cancelled at the server too; a task is not."""
         meta = cast("RequestParamsMeta", {"clutch-agents/idempotencyKey": key})
         params = CallToolRequestParams(name=tool, arguments=dict(args), _meta=meta)
         # The library puts the current trace context into `_meta`, in place of any that is there.
         token = attach(extract({} if traceparent is None else {"traceparent": traceparent}))
         try:
-            result = await self._session.send_request(CallToolRequest(params=params), _RESULT)
+            said = await self._ask(CallToolRequest(params=params))
+            match said.get("resultType"):
+                case "task":
+                    return _state(said)
+                case "input_required":
+                    raise McpServerError(ASKS)
+                case _:
+                    return CallToolResult.model_validate(said, by_name=False)
         except (MCPError, ValidationError) as error:
             raise self._error_of(error) from error
         finally:
             detach(token)
-        if isinstance(result, InputRequiredResult):
-            raise McpServerError("asks for input from a person during the call, which is not supported")
-        return result
+
+    async def task(self, task_id: str) -> RemoteTaskState:
+        """Return the task as it is now. Raises Gone, Refused, also of a task that was cancelled or broke."""
+        asked = GetTask(params=GetTaskRequestParams(task_id=task_id))
+        try:
+            said = await self._ask(asked)
+            match said.get("status"):
+                case "working":
+                    return _state(said)
+                case "completed":
+                    result = CallToolResult.model_validate(said.get("result"), by_name=False)
+                    return replace(_state(said), result=result)
+                case "input_required":
+                    raise McpServerError(ASKS)
+                case "failed":
+                    error = said.get("error")
+                    raise McpServerError(str(error.get("message") if isinstance(error, dict) else error))
+                case status:
+                    raise McpServerError(f"ended the task of the call: {str(status)[:40]}")
+        except (MCPError, ValidationError) as error:
+            raise self._error_of(error) from error
+
+    async def cancel(self, task_id: str) -> None:
+        """Ask the server to stop a task; whether it does is its decision."""
+        asked = CancelTask(params=CancelTaskRequestParams(task_id=task_id))
+        with suppress(MCPError, ValidationError):
+            await self._ask(asked)
+
+    async def _ask(self, request: Request[Any, Any]) -> Mapping[str, Any]:
+        return (await self._session.send_request(request, RawResult)).model_extra or {}
 
     def _error_of(self, error: MCPError | ValidationError) -> Gone | McpServerError:
         if isinstance(error, ValidationError):
@@ -376,7 +452,14 @@ async def connected(
         transport = http(server) if launch is None else stdio(launch, wire)
         read, write = await stack.enter_async_context(transport)
         identity = Implementation(name="clutch", version="1")
-        session = ClientSession(read, write, message_handler=heed, client_info=identity)
+        session = ClientSession(
+            read,
+            write,
+            message_handler=heed,
+            client_info=identity,
+            extensions={TASKS: {}},
+            result_claims=CLAIMS,
+        )
         await stack.enter_async_context(session)
         connection = Connection(session, wire)
         try:
@@ -415,6 +498,16 @@ async def _subscribed(session: ClientSession) -> AsyncIterator[None]:
         with suppress(MCPError, SubscriptionLost):
             await stack.enter_async_context(listen(session, tools_list_changed=True))
         yield
+
+
+def _state(said: Mapping[str, Any]) -> RemoteTaskState:
+    """Raises McpServerError for an id that cannot be stored."""
+    task_id, wish = said.get("taskId"), said.get("pollIntervalMs")
+    if not isinstance(task_id, str) or not 0 < len(task_id) <= TASK_ID_CHARS_MAX or not task_id.isprintable():
+        raise McpServerError(f"sent a task without an id of 1 to {TASK_ID_CHARS_MAX} printable characters")
+    is_wish = isinstance(wish, int | float) and not isinstance(wish, bool)
+    poll_s = wish / 1000 if is_wish and wish is not None else POLL_S
+    return RemoteTaskState(task_id, min(max(poll_s, POLL_S_MIN), POLL_S_MAX))
 
 
 def _definition(tool: Tool) -> Definition:

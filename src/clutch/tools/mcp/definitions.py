@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 from urllib.parse import urlsplit
 
 from clutch.core.authority import any_matches
@@ -21,6 +21,9 @@ from clutch.core.model import ToolOffer, canonical
 from clutch.core.text.format import is_plain, quoted, visible
 from clutch.errors import InvalidInput
 from clutch.ports import ToolSpec
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
 
 # --------------------------------------------------------------------------------------------------
 # The settings of one MCP server.
@@ -433,6 +436,15 @@ class Gone(Exception):
 
 class McpServerError(Exception):
     """The server answered with an error, or with something that is no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTaskState:
+    """A task of the server that carries out a call. `result` None: it works, and is asked again after `poll_s`."""
+
+    task_id: str
+    poll_s: float
+    result: CallToolResult | None = None
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import importlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from clutch.core.model import ToolOffer
 from clutch.core.text.format import visible
 from clutch.errors import ClutchError, extra
 from clutch.logs import logger
-from clutch.ports import Launch, OperatorNotice, ToolContext, ToolFailed
+from clutch.ports import Launch, OperatorNotice, RemoteTask, ToolContext, ToolFailed
 from clutch.tools.mcp.definitions import (
     BadTool,
     Definition,
@@ -33,6 +33,7 @@ from clutch.tools.mcp.definitions import (
     McpServer,
     McpServerError,
     Pins,
+    RemoteTaskState,
     Wire,
     changes,
     offer_text,
@@ -258,6 +259,8 @@ log = logger(__name__)
 PAUSE_MAX_S = 60.0
 RELIST_PAUSE_S = 1.0  # a server that announces changes without end is asked no more often than this
 REASON_CHARS_MAX = 1500
+RECONNECTS_MAX = 3  #: in a row, for a task that the server carries out
+CANCEL_S = 5.0  #: no one waits for the answer
 
 
 class Server:
@@ -332,14 +335,62 @@ class Server:
         return "a person must look at it in the inbox and approve it"
 
     async def call(self, tool: str, args: Mapping[str, Any], context: ToolContext) -> CallToolResult:
-        """Raises ToolFailed."""
+        """Raises ToolFailed. A call that the server carries out as a task takes as long as the task."""
+        remote = context.remote
+        if remote is not None and remote.known is not None:
+            return await self._outcome(remote.known, remote)
         life = await self.up()
         await self._wait_for_tools()
         self._check(tool)
+        with self._failures_of(life):
+            async with asyncio.timeout(self.settings.call_timeout_s):
+                said = await life.connection.call(tool, args, _key(context), context.traceparent)
+        self._failures = 0
+        if not isinstance(said, RemoteTaskState):
+            return said
+        if remote is not None:
+            # Before anything else is asked: a crash from here on finds the task again.
+            await remote.journal(said.task_id)
+        return await self._outcome(said.task_id, remote)
+
+    async def _outcome(self, task_id: str, remote: RemoteTask | None) -> CallToolResult:
+        """Wait for a task of the server, also if the server is started again meanwhile. Raises ToolFailed.
+
+        The wait has no bound of its own: the deadline of the run ends it, or a person who stops the run."""
+        lost = 0
+        try:
+            while True:
+                life = await self.up()
+                try:
+                    with self._failures_of(life):
+                        async with asyncio.timeout(self.settings.call_timeout_s):
+                            state = await life.connection.task(task_id)
+                except ToolFailed:
+                    lost += 1
+                    if life.is_sound or lost > RECONNECTS_MAX:
+                        raise
+                    continue
+                lost = self._failures = 0
+                if state.result is not None:
+                    return state.result
+                await asyncio.sleep(state.poll_s)
+        except asyncio.CancelledError:
+            if remote is None or not remote.is_kept():
+                self._tasks.start(self._cancel(task_id), f"clutch-mcp-cancel-{self.settings.name}")
+            raise
+
+    async def _cancel(self, task_id: str) -> None:
+        if self._life is not None and self._life.is_sound:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_S):
+                    await self._life.connection.cancel(task_id)
+
+    @contextmanager
+    def _failures_of(self, life: ServerLifetime) -> Iterator[None]:
+        """Raises ToolFailed for a call that fails."""
         limit = self.settings.call_timeout_s
         try:
-            async with asyncio.timeout(limit):
-                result = await life.connection.call(tool, args, _key(context), context.traceparent)
+            yield
         except TimeoutError as error:
             life.is_doubtful = True
             raise ToolFailed(
@@ -354,8 +405,6 @@ class Server:
             ) from error
         except McpServerError as error:
             raise ToolFailed(f"{self._title}: {self._clean(str(error))}") from error
-        self._failures = 0
-        return result
 
     async def refresh(self) -> None:
         """Read again what the server offers and what is approved. Raises ToolFailed."""
