@@ -193,6 +193,10 @@ async def test_without_the_extension_everything_is_as_before(db: Served) -> None
 
 @pytest.mark.anyio
 async def test_forms_are_for_clients_that_show_them_and_decisions_need_their_scope(db: Served) -> None:
+    write_token(db.home / "token.write", "blind")
+    async with over_http(db.home, "blind", token="blind") as client:
+        spawned = await client.call_tool("spawn", {"task": "say hello"})
+        assert spawned.structured_content["status"] == "accepted", "it is spawned, and may not be read"
     write_token(db.home / "token.read+write", "starts-only")
     async with over_http(db.home, "formless", elicitation_callback=None) as client:
         task = (await start(client, "spawn", task="ask me"))["taskId"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -164,8 +165,11 @@ async def _call(db: McpBackend, name: str, arguments: Mapping[str, Any], context
         return answered(await _wait(db, tool, arguments, context.session.report_progress))
     body = await db.call(tool, arguments)
     if name == "spawn" and body.get("taskId"):  # nothing is pushed to an MCP client
-        if has_tasks:
-            return await mcp_tasks.created(db, body["taskId"])
+        with suppress(
+            ClutchError
+        ):  # it works in any case: a caller that may not read gets the answer of others
+            if has_tasks:
+                return await mcp_tasks.created(db, body["taskId"])
         body = {**body, "note": AFTER_SPAWN.format_map(body)}
     return answered(body)
 

@@ -260,7 +260,7 @@ PAUSE_MAX_S = 60.0
 RELIST_PAUSE_S = 1.0  # a server that announces changes without end is asked no more often than this
 REASON_CHARS_MAX = 1500
 RECONNECTS_MAX = 3  #: in a row, for a task that the server carries out
-CANCEL_S = 5.0  #: no one waits for the answer
+CANCEL_S = 5.0  #: the call has ended without it
 
 
 class Server:
