@@ -30,7 +30,7 @@ from clutch.core.forecast import (
     OpenTask,
     PastTask,
 )
-from clutch.core.text import forecast as text
+from clutch.core.text import prices as text
 
 #: Tokens of 250 tasks in the order of their end: a run of the demo model over this repository, questions of six kinds
 #: about one to four of its folders.

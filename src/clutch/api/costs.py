@@ -12,8 +12,7 @@ from clutch.core import forecast, ids
 from clutch.core.budget import Budget, BudgetKind, Measure, measures
 from clutch.core.costs import BURN_MINUTES, OFFSET_MINUTES_MAX, BarUnit, CostRow
 from clutch.core.forecast import Heading, OpenTask, PastTask
-from clutch.core.text import announce
-from clutch.core.text import forecast as forecast_text
+from clutch.core.text import announce, prices
 from clutch.core.views import NOTHING_USED, Tally
 from clutch.errors import InvalidInput
 from clutch.store.transaction import Tx
@@ -173,7 +172,7 @@ def _heading(budget: Budget, measure: Measure, outlook: _Outlook) -> HeadingObje
         "tasks": found.tasks,
         "median": None if found.at is None else forecast.plain(found.at.median),
         "p90": None if found.at is None else forecast.plain(found.at.p90),
-        "text": forecast_text.heading(found, measure, limit),
+        "text": prices.heading(found, measure, limit),
     }
 
 

@@ -25,8 +25,7 @@ from clutch.core.messages import Answer, Input, Summary
 from clutch.core.model import Plan
 from clutch.core.policy import Policy
 from clutch.core.spawn import Spawner, SpawnRequest, spawnable, terms
-from clutch.core.text import forecast as forecast_text
-from clutch.core.text import prompts
+from clutch.core.text import prices, prompts
 from clutch.ports import ModelError, ModelRequest, Skills, ToolFailed, ToolSpec, Trouble
 from clutch.store.transaction import Database
 from clutch.transactions.read import transcripts as stored
@@ -176,7 +175,7 @@ class Surroundings:
             self._past, self._past_at = around.past, asyncio.get_running_loop().time()
         caller = Spawner(about.agent_id, about.model, workspace=about.workspace)
         model = terms(SpawnRequest(""), about.agent_id, caller, policy).model
-        line = forecast_text.prompt_line(of_tasks(self._past, about.agent_id, model), around.left)
+        line = prices.prompt_line(of_tasks(self._past, about.agent_id, model), around.left)
         return line and f"{prompts.PRICES}\n{line}"
 
     def _choices(self, about: Briefing, policy: Policy) -> Iterator[str]:

@@ -19,7 +19,7 @@ from clutch.core.attachments import FileVersion, receipt
 from clutch.core.forecast import BudgetLeft, Forecast, plain
 from clutch.core.model import Hook, Phase, Route, Workspace
 from clutch.core.spawn import SpawnRefusal, SpawnRequest
-from clutch.core.text import forecast as text
+from clutch.core.text import prices as text
 from clutch.core.text import prompts
 from clutch.engine.services import Services
 from clutch.engine.task_files import drop
