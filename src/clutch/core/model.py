@@ -65,6 +65,7 @@ class Reason(StrEnum):
     PRUNED = "pruned"  #: why
     ORPHANED = "its session is gone"
     EXPIRED = "descendants expired"  #: it was announced without all its children
+    CHECKED = "checked"  #: how many checks passed, and the first that did not
 
     # Delivery is deferred.
     DESCENDANTS = "descendants-active"

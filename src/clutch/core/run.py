@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Final
@@ -177,10 +177,14 @@ ACCEPTED = "accepted: this is your result; the task is done"
 FORM_NOTE = "form"
 #: source of the note that asks again after an empty answer
 EMPTY_NOTE = "empty"
+#: source of the note with the output of checks that failed
+CHECK_NOTE = "check"
 #: error of a run that neither said nor did anything
 EMPTY = "empty answer"
 #: Inputs that the runtime writes itself
 NOTES = frozenset({FORM_NOTE, EMPTY_NOTE, LetterKind.NOTE.value})
+#: Letters that contain text of another agent
+FOREIGN = frozenset({LetterKind.ANNOUNCE, LetterKind.PLAN, LetterKind.NEWS, LetterKind.PEER})
 
 
 class Loop(StrEnum):
@@ -267,14 +271,57 @@ def form_errors(transcript: Sequence[Entry]) -> int:
     return count
 
 
+# ---- the checks of a result ------------------------------------------------------------------------------
+
+#: instead of the name of a tool: any of them
+ANY_TOOL = "*"
+
+
+def repairs_made(transcript: Sequence[Entry]) -> int:
+    """Return how often the child was asked since a person or its parent last wrote. Results of its own children do not
+    count as such: a child that spawns again would never be stopped."""
+    made = 0
+    for entry in reversed(transcript):
+        if isinstance(entry, Input):
+            if entry.source not in (CHECK_NOTE, *NOTES, *FOREIGN):
+                break
+            made += entry.source == CHECK_NOTE
+    return made
+
+
+def awaiting(transcript: Sequence[Entry]) -> Answer | None:
+    """Return the final answer that is committed while the run is open: its checks have not ended."""
+    last = transcript[-1 - notes_after(transcript)] if notes_after(transcript) < len(transcript) else None
+    return last if isinstance(last, Answer) and not last.calls else None
+
+
+def notes_after(transcript: Sequence[Entry]) -> int:
+    """Return how many notes of the runtime end the transcript, such as one about files on another machine."""
+    found = 0
+    for entry in reversed(transcript):
+        if not isinstance(entry, Input) or entry.source != LetterKind.NOTE:
+            break
+        found += 1
+    return found
+
+
+def successes(made: Iterable[Results], tool: str) -> int:
+    """Count the calls of a tool that succeeded."""
+    return sum(
+        not result.failed and (result.name != SUBMIT if tool == ANY_TOOL else result.name == tool)
+        for results in made
+        for result in results.results
+    )
+
+
 # --------------------------------------------------------------------------------------------------
 # Whether a turn has read text from outside: a page, an answer of a server, the text of another agent.
 #
 # Such text may contain instructions. What a tainted turn does beyond the workspace, or with a shell, needs approval.
 
 SHELL = "shell"
-#: Letters that contain text of another agent.
-_FOREIGN = frozenset({LetterKind.ANNOUNCE, LetterKind.PLAN, LetterKind.NEWS, LetterKind.PEER})
+#: Input that contains text from outside: also what a check printed, or the agent that reviewed the result.
+_TAINTING = FOREIGN | {CHECK_NOTE}
 #: Input that continues a turn after an answer without calls. At the start of a turn it taints that one, too.
 _GOING_ON = frozenset({FORM_NOTE, EMPTY_NOTE, LetterKind.INSTRUCTION})
 
@@ -289,7 +336,7 @@ def is_tainted(transcript: Sequence[Entry], ours: Collection[str]) -> bool:
                 return False  # the final answer of the turn before
             case Answer():
                 goes_on = False
-            case Input(source=source) if source in _FOREIGN:
+            case Input(source=source) if source in _TAINTING:
                 return True
             case Input(source=source):
                 goes_on |= source in _GOING_ON
