@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from clutch.core import attachments
 from clutch.core.attachments import Attachment, AttachmentRules, FetchedFiles, FileVersion, Handed, SavedRoot
@@ -97,6 +97,7 @@ class ToolContext:
     network: bool = True  #: a sandboxed command may reach the network, if the config allows it
     is_sandboxed: bool | None = None  #: file tools and commands are; None = as the tools are set up
     on_output: Callable[[str], None] | None = None  #: what a command prints, as it comes
+    on_exit: Callable[[int | None], None] | None = None  #: its exit code; None: it was ended
     files: str | None = None  #: the task's own directory with `in` and `out`, which may not be there yet
     traceparent: str | None = None  #: W3C trace context, for programs that trace their own work
     reached: str | None = None  #: that of another task, which the call names and may read
@@ -116,6 +117,10 @@ class HumanQuestion:
 
     question: str
     choices: tuple[str, ...] = ()
+
+
+#: Facts about a file, for checks: a tool that no model is offered. Arguments and answer are those of `files.inspect`.
+INSPECT: Final = "clutch_inspect"
 
 
 class Toolbox(Protocol):

@@ -36,7 +36,7 @@ ANSWER_S = 30.0  # beyond the 15 s after which a search ends by itself
 IDLE_S = 60.0
 LIMITS = SandboxLimits(memory_bytes=512 * MIB, processes=16, file_bytes=64 * MIB, scratch_bytes=MIB)
 #: An edit that was done is refused the second time, and the model would conclude that it never was.
-REPEATABLE = frozenset(("read", "list", "search", "write"))
+REPEATABLE = frozenset(("read", "list", "search", "inspect", "write"))
 
 
 class _WorkerDied(ToolFailed):

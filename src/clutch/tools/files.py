@@ -61,6 +61,7 @@ PLACES_MAX = 100  # counted; a larger count says no more
 DIFF_LINES_MAX = 60  # shown; enough to recognise the change
 CHANGED_LINES_MAX = 2000  # between the first and the last change; comparing more takes too long
 CONTEXT_LINES = 2
+INSPECTED_BYTES_MAX = 32 * 1024  # of a file that is checked against a schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +250,23 @@ def search(root: str, **args: Any) -> str:
     return str(answer["text"])
 
 
+def inspect(root: str, path: str, pattern: str | None = None, text: bool = False) -> str:
+    """What checks ask about a file, as JSON. A missing file is an answer; a path that may not be read is an error."""
+    parts, said = parts_of(path), None
+    try:
+        with opened(root, parts) as (file, size):
+            if text and size <= INSPECTED_BYTES_MAX:
+                said = content(file).decode("utf-8", "replace")
+    except FileAccessError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return json.dumps({"bytes": None})
+    if pattern is None:
+        return json.dumps({"bytes": size, "text": said})
+    found = search(root, pattern=pattern, path=path, limit=1)
+    return json.dumps({"bytes": size, "matches": "\n" in found})  # a line for the match, and the notice
+
+
 def write(root: str, path: str, text: str) -> str:
     parts = _writable(root, path)
     data = _bounded(text)
@@ -358,6 +376,7 @@ FUNCTIONS: Mapping[str, Callable[..., str]] = {
     "read": read,
     "list": list_files,
     "search": search,
+    "inspect": inspect,
     "write": write,
     "edit": edit,
 }

@@ -24,7 +24,7 @@ from clutch.core.session_tools import SessionCall
 from clutch.core.spawn import SpawnRequest
 from clutch.core.validation import check
 from clutch.errors import InvalidInput
-from clutch.ports import HumanQuestion, OperatorNotice, Skills, ToolContext, ToolFailed, ToolSpec
+from clutch.ports import INSPECT, HumanQuestion, OperatorNotice, Skills, ToolContext, ToolFailed, ToolSpec
 from clutch.tools import files, session_tools, task_files
 from clutch.tools.addresses import Reach, reach_of
 from clutch.tools.arguments import Arguments, checked, schema_of
@@ -73,6 +73,12 @@ class SearchArguments(Arguments):
     ignored: Ignored = False
     limit: int = Field(100, ge=1, le=500)
     per_file: int = Field(20, ge=1, le=500)
+
+
+class InspectArguments(Arguments):
+    path: FilePath
+    pattern: str | None = None
+    text: bool = False
 
 
 class WriteArguments(Arguments):
@@ -235,13 +241,16 @@ class Tools:
         return name in self._tools
 
     def specs(self) -> Sequence[ToolSpec]:
-        specs = [*(tool.spec for tool in self._tools.values()), *BY_THE_ENGINE]
+        specs = [*(self._tools[name].spec for name in self._offered()), *BY_THE_ENGINE]
         return [_with_aliases(spec) for spec in specs] if self._has_aliases else specs
+
+    def _offered(self) -> Sequence[str]:
+        return [name for name in self._tools if name != INSPECT]
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         tool = self._tools.get(name)
         if tool is None:
-            raise ToolFailed(f"there is no tool named {name[:80]!r}; there are: {', '.join(self._tools)}")
+            raise ToolFailed(f"there is no tool named {name[:80]!r}; there are: {', '.join(self._offered())}")
         try:
             async with tool.limit.slot():
                 with contained():
@@ -311,6 +320,13 @@ def standard_tools(
     # find its `old` again in what it wrote, or find it gone and seem to have failed.
     add("write", WRITE, WriteArguments, replay_safe=True)
     add("edit", EDIT, EditArguments)
+
+    async def inspect(given: InspectArguments, context: ToolContext) -> str:
+        args, root = await task_files.located(INSPECT, given.model_dump(), context)
+        return await run_files("inspect", args, root, context)
+
+    description = "Size of a file, and whether a line matches."
+    tools.add(inspect, name=INSPECT, description=description, arguments=InspectArguments)
     reach = reach_of(allow_private)
 
     async def web_fetch(given: FetchArguments, context: ToolContext) -> str:

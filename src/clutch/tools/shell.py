@@ -88,6 +88,8 @@ class Shell:
             finally:
                 rename_planted = partial(withhold, policy, sandbox.guards)
                 made_new = await to_the_end(_ended(starting, sandbox.first, rename_planted, is_sandboxed))
+            if context.on_exit is not None:
+                context.on_exit(run.exit_code)
             return "\n".join([run.answer(), *(f"({one})" for one in made_new)])
 
     def _policy(self, root: str, wall_s: float, files: str | None) -> SandboxPolicy:
@@ -164,6 +166,11 @@ class _Run:
         except TimeoutError:
             self._verdict = f"it took longer than {limits.wall_s:g} s"
         self._took_s = time.monotonic() - self._began
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: the command was ended."""
+        return self._process.returncode if self._verdict is None else None
 
     def answer(self) -> str:
         return f"{self._output.text().rstrip()}\n({self._outcome()})".lstrip("\n")
