@@ -17,6 +17,7 @@ from clutch.core import attachments, ids
 from clutch.core.agents import MAIN
 from clutch.core.attachments import Attachment
 from clutch.core.authority import canonical
+from clutch.core.checks import TaskCheck
 from clutch.core.fair_share import PRIORITIES, RANKS, Priority, Queue
 from clutch.core.model import Thinking, Workspace
 from clutch.core.policy import DEPTH_MAX, Limits, Policy
@@ -71,6 +72,7 @@ class SpawnRequest:
     needs_sandbox: bool = False
     budget: BudgetRequest | None = None
     output_schema: str | None = None  #: as JSON text
+    checks: tuple[TaskCheck, ...] = ()  #: before its result counts as done
     runtime: str = OWN_RUNTIME
     attachments: tuple[Attachment, ...] = field(default=(), repr=False)
     mode: Mode = Mode.RUN
@@ -136,6 +138,7 @@ def admit(request: SpawnRequest, census: SpawnCounts, limits: Limits) -> SpawnAd
         _dead_parent(census)
         or _attachments(request, limits)
         or _agent(request, census, limits, agent_id)
+        or _reviewers(request, census, limits)
         or _over("maxSpawnDepth", census.depth, min(census.depth_max, limits.depth_max))
         or _over("maxChildrenPerAgent", census.children, limits.children_max)
         or _over("maxDescendants", census.descendants, limits.descendants_max)
@@ -192,6 +195,15 @@ def _agent(request: SpawnRequest, census: SpawnCounts, limits: Limits, agent_id:
     whose = f" of agent {census.agent_id!r}" if census.has_own_list else ""
     error = f"agent {agent_id[:64]!r} is not in {key}{whose} {sorted(allowed)}{hint}"
     return SpawnRefusal(error, {"key": key})
+
+
+def _reviewers(request: SpawnRequest, census: SpawnCounts, limits: Limits) -> SpawnRefusal | None:
+    """An agent that reviews costs as much as one that works, so the same list allows it."""
+    for number, check in enumerate(request.checks):
+        asked = replace(request, agent_id=check.agent)
+        if check.agent is not None and (refused := _agent(asked, census, limits, check.agent)):
+            return replace(refused, error=f"checks[{number}].agent: {refused.error}")
+    return None
 
 
 def _over(name: str, used: int, allowed: int) -> SpawnRefusal | None:
@@ -280,6 +292,11 @@ def check(
         raise InvalidInput("context", rule)
     if request.tools is not None and tools is not None:
         _check_tools(request.tools, frozenset(tools))
+    for number, one in enumerate(request.checks):
+        problem = None if one.agent is None else ids.agent_id_problem(one.agent)
+        if problem is not None:
+            field = f"checks[{number}].agent"
+            raise InvalidInput(field, problem + ids.hint(one.agent or "", known_agents(policy)))
 
 
 def _is_acp(runtime: str) -> bool:

@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum, auto
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from clutch.core import checks
 from clutch.core.model import (
     NEEDS_USER,
     Delivery,
@@ -230,7 +231,7 @@ def doing_now(view: TaskView) -> Doing:
         case TaskStatus.FAILING:
             return Doing(_retry(view))
         case TaskStatus.DONE:
-            return Doing(result_text(view))
+            return Doing(f"{checks.words(view.checks)} · {result_text(view)}")
         case TaskStatus.FAILED | TaskStatus.TIMED_OUT | TaskStatus.KILLED | TaskStatus.LOST:
             return Doing(error_text(view.error) or _UNEXPLAINED[status])
 

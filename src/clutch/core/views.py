@@ -16,6 +16,7 @@ from typing import Any, assert_never
 from clutch.core import messages
 from clutch.core.attachments import StoredFile
 from clutch.core.budget import Budget
+from clutch.core.checks import CheckReport
 from clutch.core.fair_share import Priority
 from clutch.core.messages import Answer, Entry, Input, Results, Summary
 from clutch.core.model import Delivery, Outcome, Path, Phase, Reason, Task, reason_text
@@ -236,6 +237,7 @@ class TaskView:
     budget: Budget | None = None
     plan: PlanView | None = None
     evidence: Evidence | None = None
+    checks: CheckReport | None = None  #: None: none have run for this result
     worker_id: int | None = None
     children_active: int = 0
     children_total: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 from clutch.contain import contained
@@ -52,6 +53,33 @@ async def ask(run: OpenRun) -> Answer | None:
     return None
 
 
+async def ask_apart(
+    run: OpenRun, request: ModelRequest, check: Callable[[Answer], None]
+) -> Answer | str | None:
+    """The answer to a request that is no part of the transcript, booked. `check` raises ModelError for a useless one.
+
+    None: the call could not be made now, and that is committed. A text says why it never can be."""
+    try:
+        answer = await _booked(run, request)
+        check(answer)
+    except _Stopped:
+        return None
+    except ModelError as error:
+        if error.trouble not in RETRYABLE:
+            await run.tx_with_budgets(usage.drop, _fate(error))
+            return storable(str(error))
+        await _stumble(run, error)
+        return None
+    return answer
+
+
+async def _booked(run: OpenRun, request: ModelRequest) -> Answer:
+    answer = await _call(run, request, _unheard)
+    usd = run.services.prices.cost(request.model, answer.usage)
+    await run.tx_with_budgets(usage.book, answer, usd)
+    return answer
+
+
 async def _ask_and_fit(run: OpenRun) -> Answer:
     await _compact(run, is_forced=run.wants_summary)
     while True:
@@ -67,7 +95,7 @@ async def _ask_and_fit(run: OpenRun) -> Answer:
 
 async def _call(run: OpenRun, request: ModelRequest, on_delta: OnDelta, *, wraps_up: bool = False) -> Answer:
     if run.is_budgeted:
-        held = await _reserve(run, _estimate(run, request))
+        held = await _reserve(run, request.model, _estimate(run, request))
         run.is_last_call = wraps_up and budget.is_last(held)
         request = _last_request(run, request) if run.is_last_call else request
     with contained(), run.interrupt.repeatable():
@@ -107,22 +135,21 @@ def _last_request(run: OpenRun, request: ModelRequest) -> ModelRequest:
 async def _stumble(run: OpenRun, error: ModelError) -> None:
     said = storable(str(error))  # a provider may put anything into it
     run.tell("lifecycle:error", said)
-    fate = (
-        Fate.UNSENT
-        if not error.is_sent
-        else Fate.UNKNOWN
-        if error.is_begun or error.trouble in CUT
-        else Fate.FREE
-    )
     is_retryable = error.trouble in RETRYABLE
     # Only a busy provider names a time that is worth waiting for; a dead address gets its few tries.
     retry_at = error.retry_at if error.trouble in BUSY else None
     is_limited = error.trouble is Trouble.RATE_LIMIT
     next_at = await run.tx_with_senders(
-        turn_end.stumble, said, is_retryable, retry_at, fate=fate, is_limited=is_limited
+        turn_end.stumble, said, is_retryable, retry_at, fate=_fate(error), is_limited=is_limited
     )
     following = "not retried" if next_at is None else f"next in {duration(next_at - run.services.now())}"
     log.warning("Model call of %s to %s failed: %s (%s)", run.about.session_key, run.model, error, following)
+
+
+def _fate(error: ModelError) -> Fate:
+    if not error.is_sent:
+        return Fate.UNSENT
+    return Fate.UNKNOWN if error.is_begun or error.trouble in CUT else Fate.FREE
 
 
 # ---- what it may cost --------------------------------------------------------------------------------------
@@ -133,14 +160,14 @@ async def may_start(run: OpenRun) -> bool:
 
     False: no budget is left, and the consequence is committed."""
     try:
-        await _reserve(run, Amount(0, run.price(Usage())))
+        await _reserve(run, run.model, Amount(0, run.price(Usage())))
     except _Stopped:
         return False
     return True
 
 
-async def _reserve(run: OpenRun, estimate: Amount) -> budget.Reservation:
-    refused = await run.tx_with_budgets(usage.reserve, run.model, estimate)
+async def _reserve(run: OpenRun, model: str, estimate: Amount) -> budget.Reservation:
+    refused = await run.tx_with_budgets(usage.reserve, model, estimate)
     if isinstance(refused, budget.Reservation):
         return refused
     if refused.may_free_up:
@@ -155,7 +182,8 @@ async def _reserve(run: OpenRun, estimate: Amount) -> budget.Reservation:
 def _estimate(run: OpenRun, request: ModelRequest) -> Amount:
     sent = run.services.prices.tokens(request)
     answer = request.output_tokens_max or run.policy.budgets.output_tokens
-    return Amount(sent + answer, run.price(Usage(input=sent, output=answer)))
+    usd = run.services.prices.cost(request.model, Usage(input=sent, output=answer))
+    return Amount(sent + answer, usd)
 
 
 def _wraps_up(run: OpenRun) -> bool:
@@ -201,13 +229,11 @@ async def _compact(run: OpenRun, *, is_forced: bool) -> bool:
 
     async def booked(request: ModelRequest) -> Answer:
         try:
-            answer = await _call(run, request, _unheard)
+            return await _booked(run, request)
         except ModelError as error:
             if error.trouble is Trouble.CONTEXT:
                 await _free(run)  # it is asked again in smaller pieces
             raise
-        await run.tx_with_budgets(usage.book, answer, run.price_of(answer))
-        return answer
 
     summary = await compacted(booked, _request(run), found, rules, run.services.ids.nonce())
     run.head = await run.tx(transcript.compact, summary)

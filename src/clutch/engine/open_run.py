@@ -17,6 +17,7 @@ from clutch.core import session_tools
 from clutch.core.agents import SKILL_TOOL
 from clutch.core.attachments import WRITING, FetchedFiles, FileVersion, SavedRoot, lost_files, written_by
 from clutch.core.authority import EVERY_TOOL, AgentCaller, ToolFilter, under_plan
+from clutch.core.checks import TaskCheck
 from clutch.core.definitions import after_loading
 from clutch.core.messages import Answer, Entry, Usage
 from clutch.core.model import Plan, Thinking
@@ -371,6 +372,11 @@ class OpenRun:
             return False
         since = self.transcript[max(0, asked_at - self.about.base) :]
         return not any(isinstance(entry, Answer) for entry in since)
+
+    @property
+    def checks(self) -> tuple[TaskCheck, ...]:
+        """A plan is no result, so nothing of it is checked."""
+        return () if self.about.plan == Plan.DRAFTING else self.about.checks
 
     def open_answer(self) -> Answer | None:
         """The last message, if it is an answer whose calls have no results yet."""

@@ -38,17 +38,17 @@ class _TooMuch(Exception):
     """Checking it takes more than it is worth."""
 
 
-def check_form(schema: str) -> None:
+def check_form(schema: str, field: str = "outputSchema") -> None:
     """Raises InvalidInput: it holds a pattern that cannot be matched in a bounded time."""
     from pydantic_core import SchemaError
 
-    for pattern in _patterns(json.loads(schema)):
+    for pattern in _patterns(json.loads(schema), field):
         try:
             _engine(pattern)
         except SchemaError as error:
             why = str(error).strip().splitlines()[-1].strip()
             rule = f"has the pattern {pattern[:80]!r}, which cannot be matched in a bounded time: {why}"
-            raise InvalidInput("outputSchema", rule) from error
+            raise InvalidInput(field, rule) from error
 
 
 async def problems(schema: str, value: Any) -> str:
@@ -154,20 +154,18 @@ def _weight(pattern: str) -> int:
     return sum(map(sum, groups))
 
 
-def _patterns(schema: Any) -> Iterator[str]:
+def _patterns(schema: Any, field: str) -> Iterator[str]:
     if isinstance(schema, list):
         for one in schema:
-            yield from _patterns(one)
+            yield from _patterns(one, field)
     if not isinstance(schema, Mapping):
         return
     if isinstance(schema.get("pattern"), str):
         yield schema["pattern"]
     if isinstance(schema.get("patternProperties"), Mapping):
-        raise InvalidInput(
-            "outputSchema", "has patternProperties, which are not supported: name the properties"
-        )
+        raise InvalidInput(field, "has patternProperties, which are not supported: name the properties")
     for name, one in schema.items():
         if name in _NAMES and isinstance(one, Mapping):
-            yield from _patterns(list(one.values()))
+            yield from _patterns(list(one.values()), field)
         elif name not in _VALUES:
-            yield from _patterns(one)
+            yield from _patterns(one, field)

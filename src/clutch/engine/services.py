@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ from clutch.core.devices import PushKey, Subscription
 from clutch.core.messages import Usage
 from clutch.core.model import Definition, Hook, ToolOffer
 from clutch.core.policy import Policy
+from clutch.core.run import SHELL
 from clutch.core.spawn import SpawnRequest
 from clutch.core.traces import TraceIds
 from clutch.core.views import ConfigReport
@@ -214,6 +216,7 @@ class Services:
         request = self.toolbox.spawn_request(args)
         if request.output_schema is not None:
             output_schema.check_form(request.output_schema)
+        self._check_checks(request)
         names = None if request.tools is None else [spec.name for spec in self.toolbox.specs()]
         spawn.check(request, self.policy, names, self.runtimes)
         if request.idempotency_key is not None:
@@ -228,6 +231,20 @@ class Services:
         if self.refresh is not None and (is_new or args.get("tools") is not None):
             await self.refresh()  # tools of others can be named too
         return self.wanted(args)
+
+    def _check_checks(self, request: SpawnRequest) -> None:
+        """Whether what the checks need exists here. Raises InvalidInput."""
+        shell = next((spec for spec in self.toolbox.specs() if spec.name == SHELL), None)
+        for number, one in enumerate(request.checks):
+            if one.schema is not None:
+                output_schema.check_form(json.dumps(one.schema), f"checks[{number}].schema")
+            if one.command is not None and (shell is None or shell.needs_approval):
+                why = (
+                    "there is no shell here"
+                    if shell is None
+                    else "the shell needs approval for each command here"
+                )
+                raise InvalidInput(f"checks[{number}].command", f"cannot run: {why}; leave the check out")
 
     def _with_model(self, request: SpawnRequest) -> SpawnRequest:
         if request.model is None or self.check_model is None:

@@ -241,7 +241,7 @@ async def _run_tool(run: OpenRun, call: Call, place: int, known: str | None) -> 
         reached = await _reached(run, call)
     except (Forbidden, NotFound, FilesFailed) as error:
         return str(error), True
-    context = _context(run, place, reached, known)
+    context = tool_context(run, place, reached, known)
     try:
         with contained():
             text, failed = await run.services.toolbox.run(call.name, call.args, context), False
@@ -259,7 +259,9 @@ async def _keep(run: OpenRun, name: str, text: str) -> None:
     await run.services.results.keep(run.session_id, name, text)
 
 
-def _context(run: OpenRun, place: int, reached: str | None, known: str | None) -> ToolContext:
+def tool_context(
+    run: OpenRun, place: int, reached: str | None = None, known: str | None = None
+) -> ToolContext:
     async def journal(task: str) -> None:
         await run.tx(turn.went_remote, place, task)
 

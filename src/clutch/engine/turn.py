@@ -18,6 +18,7 @@ from clutch.core.messages import Answer, Call, Input
 from clutch.core.run import EMPTY_NOTE, FORM_NOTE, SUBMIT, Loop
 from clutch.core.text import announce
 from clutch.engine import output_schema
+from clutch.engine.checks import check
 from clutch.engine.external import work_elsewhere
 from clutch.engine.model_call import ask
 from clutch.engine.open_run import Interrupt, OpenRun
@@ -29,6 +30,7 @@ from clutch.transactions import turn, turn_begin, turn_end, usage
 from clutch.transactions.claims import Claimed
 from clutch.transactions.read import transcripts
 from clutch.transactions.sessions import OwnedRun, Stale
+from clutch.transactions.turn import Boundary
 from clutch.transactions.turn_begin import Begun
 from clutch.transactions.usage import Fate
 
@@ -107,8 +109,7 @@ async def _interrupt(run: OpenRun) -> bool:
 
 async def _next_answer(run: OpenRun) -> Answer | None:
     """The next answer, committed. None: the run is over, parked or failed."""
-    submitted = run_rules.submitted(run.transcript)
-    if submitted is not None and not await _submit(run, submitted):
+    if not await _conclude(run):
         return None
     if run_rules.form_errors(run.transcript) > 1:
         await run.fail("schema: the result did not have the form that was asked for")
@@ -120,12 +121,50 @@ async def _next_answer(run: OpenRun) -> Answer | None:
         return await _heard(run, answer)
 
 
+async def _conclude(run: OpenRun) -> bool:
+    """Check the result that the transcript ends with, if it does, and finish with it.
+
+    True: there is none, or the run continues: a message was added to the task, or a check failed for the first time."""
+    while True:
+        final = run_rules.awaiting(run.transcript) if run.checks else None
+        submitted = run_rules.submitted(run.transcript)
+        if final is not None:
+            goes_on = await _finish_kept(run, final.text)
+        elif submitted is not None:
+            goes_on = await _submit(run, submitted)
+        else:
+            return True
+        if not goes_on:
+            return False
+
+
 async def _submit(run: OpenRun, accepted: Call) -> bool:
-    """Finish with the value that was accepted. True: a message was added to the task, and the run continues."""
+    """Finish with the value that was accepted. True: the run continues."""
     value = json.dumps(accepted.args["value"], ensure_ascii=False)
+    checked = await check(run, value)
+    if not checked.is_passed:
+        return checked.goes_on
     async with _late_if_lost(run, value):
         await run.hand_over()
-        boundary = await run.tx_with_senders(turn_end.submit, value, run.services.ids.nonce())
+        nonce = run.services.ids.nonce()
+        boundary = await run.tx_with_senders(turn_end.submit, value, nonce, checked.summary)
+    return _goes_on(run, boundary)
+
+
+async def _finish_kept(run: OpenRun, text: str) -> bool:
+    """Finish with the answer that is committed. True: the run continues."""
+    checked = await check(run, text)
+    if not checked.is_passed:
+        return checked.goes_on
+    # Foreign code hands in its value as text.
+    value = None if run.is_ours or SUBMIT not in run.by_name else text
+    await run.hand_over()
+    nonce = run.services.ids.nonce()
+    boundary = await run.tx_with_senders(turn_end.conclude, text, value, nonce, checked.summary)
+    return _goes_on(run, boundary)
+
+
+def _goes_on(run: OpenRun, boundary: Boundary | None) -> bool:
     if boundary is None or not boundary.goes_on:
         return False
     run.received(boundary)
@@ -170,6 +209,18 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
     return None
 
 
+async def _keep(run: OpenRun, answer: Answer) -> bool:
+    """Commit the final answer; its checks come next. False: it came too late."""
+    arrived_at, said = run.services.now(), run.priced(answer, run.system.events_upto)
+    head = await run.tx_with_senders(
+        turn_end.keep_final, said, nonce=run.services.ids.nonce(), arrived_at=arrived_at
+    )
+    if head is None:
+        return False
+    run.answered(answer, head)
+    return True
+
+
 async def _respond(run: OpenRun, answer: Answer) -> Answer:
     flags = [_is_replay_safe(run, call.name) for call in answer.calls]
     said = run.priced(answer, run.system.events_upto)
@@ -206,7 +257,9 @@ async def _reminded(run: OpenRun, answer: Answer, note: Input) -> Answer:
 
 
 async def _elsewhere(run: OpenRun) -> None:
-    while (answer := await work_elsewhere(run)) is not None:
+    while True:
+        if not await _conclude(run) or (answer := await work_elsewhere(run)) is None:
+            return
         async with _late_if_lost(run, run_rules.last_text(answer)):
             goes_on = await _end_elsewhere(run, answer)
         if not goes_on:
@@ -227,7 +280,9 @@ async def _end_elsewhere(run: OpenRun, answer: Answer) -> bool:
 
 
 async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> bool:
-    """Commit the final answer. True: a message was added to the task, and the run continues."""
+    """Commit the final answer. True: a message was added to the task, or its checks come next."""
+    if run.checks:
+        return await _keep(run, answer)
     arrived_at, said = run.services.now(), run.priced(answer, run.system.events_upto)
     await run.hand_over()
     boundary = await run.tx_with_senders(
@@ -236,5 +291,4 @@ async def _finish(run: OpenRun, answer: Answer, value: str | None = None) -> boo
     if boundary is None or not boundary.goes_on:
         return False
     run.answered(answer, run.head + 1)
-    run.received(boundary)
-    return True
+    return _goes_on(run, boundary)

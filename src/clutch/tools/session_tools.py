@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from clutch.core.agents import check_model
 from clutch.core.attachments import Attachment, AttachmentInput, Encoding, attachments
+from clutch.core.checks import CHECKS_MAX, TaskCheck
 from clutch.core.fair_share import SHARE, Priority
 from clutch.core.forecast import COUNT_MAX
 from clutch.core.ids import ROW_NUMBER_MAX, KeyKind
@@ -265,6 +266,23 @@ class AttachmentArguments(Arguments):
     encoding: Encoding = Field(Encoding.UTF8, strict=False)
 
 
+class CheckArguments(_Camel):
+    """Names and types; `TaskCheck` has the rules."""
+
+    file: str | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    matches: str | None = None
+    command: str | None = None
+    timeout_seconds: float | None = Field(None, allow_inf_nan=False)
+    calls: str | None = None
+    min_calls: int | None = None
+    agent: str | None = None
+    prompt: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    name: str | None = None
+
+
 class SpawnSchema(BaseModel):
     """The schema that every request carries: names and types only. The arguments are checked as `SpawnArguments`."""
 
@@ -282,6 +300,9 @@ class SpawnSchema(BaseModel):
     tools: list[str] | None = Field(None, description="only these")
     budget: dict[str, Any] | None = Field(None, description="{tokens, usd}")
     output_schema: dict[str, Any] | None = None
+    checks: list[dict[str, Any]] | None = Field(
+        None, description="[{file|command|calls|agent|schema}]: before done"
+    )
     attachments: list[dict[str, Any]] | None = Field(None, description="[{name, content}]")
 
 
@@ -309,6 +330,7 @@ class SpawnArguments(_Camel):
     tools: list[str] | None = Field(None, max_length=100)
     budget: BudgetArguments | None = None
     output_schema: dict[str, Any] | None = None
+    checks: list[CheckArguments] | None = Field(None, max_length=CHECKS_MAX)
     attachments: list[AttachmentArguments] | None = None
     runtime: str = Field(OWN_RUNTIME, min_length=1, max_length=64)
     share: str | None = None
@@ -349,6 +371,7 @@ def request_of(args: Mapping[str, Any], limits: Limits) -> SpawnRequest:
         needs_sandbox=said.sandbox is SandboxRequirement.REQUIRE,
         budget=_budget(said.budget),
         output_schema=_schema(said.output_schema),
+        checks=tuple(_check(number, one) for number, one in enumerate(said.checks or ())),
         runtime=OWN_RUNTIME if said.runtime == "agent" else said.runtime,
         attachments=_attachments(said.attachments or (), limits),
         mode=_mode(said),
@@ -441,19 +464,30 @@ def _usd(said: float | str) -> Decimal:
     return usd
 
 
-def _schema(schema: dict[str, Any] | None) -> str | None:
+def _check(number: int, said: CheckArguments) -> TaskCheck:
+    """Raises InvalidInput that names the check by its place, in the spelling of the tool."""
+    given = said.model_dump()
+    schema = given.pop("schema_")
+    try:
+        _schema(schema, "schema")
+        return TaskCheck(**given, schema=schema)
+    except InvalidInput as error:
+        place = f"checks[{number}]"
+        field = place if error.field == "check" else f"{place}.{to_camel(error.field)}"
+        raise InvalidInput(field, error.rule) from error
+
+
+def _schema(schema: dict[str, Any] | None, field: str = "outputSchema") -> str | None:
     """Check a schema here: a broken one is the caller's mistake and must not fail the child."""
     if schema is None:
         return None
     text = json.dumps(schema)
     if len(text) > SCHEMA_CHARS_MAX:
-        raise InvalidInput(
-            "outputSchema", f"has {len(text)} characters, at most {SCHEMA_CHARS_MAX} are allowed"
-        )
+        raise InvalidInput(field, f"has {len(text)} characters, at most {SCHEMA_CHARS_MAX} are allowed")
     from jsonschema import Draft202012Validator, SchemaError  # heavy: loaded when it is needed
 
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise InvalidInput("outputSchema", f"is no JSON schema: {error.message[:200]}") from error
+        raise InvalidInput(field, f"is no JSON schema: {error.message[:200]}") from error
     return text

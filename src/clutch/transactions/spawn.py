@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from clutch.core import authority as authority_rules
-from clutch.core import budget, compaction, ids, messages
+from clutch.core import budget, checks, compaction, ids, messages
 from clutch.core import spawn as spawn_rules
 from clutch.core.budget import BudgetKind
 from clutch.core.events import Admitted, Reserved, Transition
@@ -23,6 +23,7 @@ from clutch.core.lifecycle import step
 from clutch.core.messages import Message
 from clutch.core.model import Lane, Phase, Plan, SessionId, Task, TaskId, Thinking, Workspace
 from clutch.core.policy import Limits, Policy
+from clutch.core.run import SHELL
 from clutch.core.schedule import origin
 from clutch.core.spawn import Context, SpawnCounts, Spawner, SpawnRefusal, SpawnRequest, Terms
 from clutch.core.text import prompts
@@ -168,6 +169,12 @@ def _refused(
             f'workspace "isolated" requires the sandbox, which is off for agent "{agent_id}": set sandbox.mode, '
             'or use workspace "inherit"',
             {"key": "sandbox"},
+        )
+    if not rights.permits_tool(SHELL, is_read_only=False) and any(one.command for one in request.checks):
+        return SpawnRefusal(
+            "checks: a command runs with the rights of the child, and it would have no shell: leave the command out, or"
+            " let the child use shell",
+            {"key": "checks"},
         )
     if not rights.permits_model(terms.model):
         return SpawnRefusal(
@@ -327,6 +334,7 @@ def _spec(child: NewChild) -> str:
         "mode": None if request.mode is spawn_rules.Mode.RUN else request.mode.value,
         "context": None if child.forked is None else Context.FORK.value,
         "digest": request.digest or None,
+        checks.FIELD: checks.to_text(request.checks) if request.checks else None,
         authority_tx.FIELD: child.hops or None,
     }
     return _spec_text(tuple((name, value) for name, value in known.items() if value is not None))

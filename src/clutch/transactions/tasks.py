@@ -109,7 +109,7 @@ def insert_imported(row: Row) -> Tx[None]:
 
 
 #: Columns that are also set without a step of the life cycle: `/focus`, for example, sets `notify_parent`.
-Column: TypeAlias = Literal["notify_parent", "retained", "value", "wake_at", "deadline_at"]
+Column: TypeAlias = Literal["notify_parent", "retained", "value", "wake_at", "deadline_at", "checks"]
 
 
 def set_column(task_id: int, column: Column, value: str | float | None) -> Tx[None]:

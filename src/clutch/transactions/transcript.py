@@ -14,6 +14,7 @@ from clutch.core import authority, delivery, ids, messages, session_tools
 from clutch.core.agents import Heartbeat
 from clutch.core.attachments import SPAWN, Handed, handed, redacted
 from clutch.core.budget import CallState
+from clutch.core.checks import CheckReport, report_of
 from clutch.core.delivery import LetterSelection, Point
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer, Call, Entry, Input, Message, Summary
@@ -172,6 +173,7 @@ class Sender(NamedTuple):
     depth: int
     is_bound: bool  #: a thread of a channel is its own
     is_plan: bool  #: it is to write a plan, or was
+    checks: CheckReport | None
 
 
 class Verbatim(NamedTuple):
@@ -191,7 +193,7 @@ _SENDERS = (
     " (SELECT CASE WHEN COUNT(*) = COUNT(usd) THEN SUM(CAST(usd AS {float})) END FROM usage u"
     f" WHERE u.session_id = tasks.id AND u.state = {CallState.ANSWERED:d}), depth,"
     " (SELECT bound FROM sessions s WHERE s.id = tasks.id),"
-    " plan FROM tasks WHERE id {any} ORDER BY id {lock}"
+    " plan, checks FROM tasks WHERE id {any} ORDER BY id {lock}"
 )
 
 
@@ -204,7 +206,7 @@ def senders(task_ids: list[int]) -> Tx[dict[int, Sender]]:
 def _sender(row: Row) -> Sender:
     (
         task_id, label, session_key, generation, outcome, error, result, worked_s, spawn_order,
-        expects_completion, delivery, evidence, tokens_in, tokens_out, files, usd, depth, bound, plan,
+        expects_completion, delivery, evidence, tokens_in, tokens_out, files, usd, depth, bound, plan, checks,
     ) = row  # fmt: skip
     ended = None if outcome is None else _OUTCOMES[outcome]
     key, expects = session_key or "(deleted)", bool(expects_completion)
@@ -212,6 +214,7 @@ def _sender(row: Row) -> Sender:
         task_id, label, key, generation, ended, error, result, worked_s, spawn_order, expects,
         delivery == Delivery.SKIPPED, delivery == Delivery.DEFERRED, children_missing(evidence, generation),
         _whole(tokens_in), _whole(tokens_out), handed(files), usd, depth, bool(bound), plan == Plan.DRAFTING,
+        report_of(checks, generation),
     )  # fmt: skip
 
 
@@ -365,6 +368,7 @@ class LetterRenderer(NamedTuple):
             missing=sender.missing,
             files=sender.files.files,
             files_left_out=sender.files.left_out,
+            checks=sender.checks,
             is_plan=sender.is_plan and sender.outcome is not Outcome.OK,
         )
 

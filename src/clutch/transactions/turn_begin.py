@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from clutch.core import events as ev
 from clutch.core import run
+from clutch.core.checks import report_of
 from clutch.core.delivery import Point
 from clutch.core.messages import Input, Result, Results
 from clutch.core.model import LetterKind, Reason, RunState
@@ -234,11 +235,16 @@ def _close_calls(now: float, session: SessionRow, run_id: int) -> Tx[None]:
 
 
 def _was_executing(session: SessionRow) -> Tx[bool]:
-    """Whether code of this run was at work in its owner: a tool, or a runtime that is not our own loop."""
+    """Whether code of this run was at work in its owner: a tool, a check, or a runtime that is not our own loop."""
     if (yield from _has_open_calls(session)):
         return True
-    rows = yield "SELECT spec FROM tasks WHERE id = ?", (session.id,)
-    return bool(rows) and json.loads(rows[0][0]).get("runtime") is not None
+    rows = yield "SELECT spec, checks, generation FROM tasks WHERE id = ?", (session.id,)
+    if not rows:
+        return False
+    spec, stored, generation = rows[0]
+    report = report_of(stored, generation)
+    is_checking = report is not None and report.seq == session.head and report.next is not None
+    return is_checking or json.loads(spec).get("runtime") is not None
 
 
 def _has_open_calls(session: SessionRow) -> Tx[bool]:

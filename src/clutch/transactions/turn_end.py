@@ -18,8 +18,20 @@ from clutch.core.questions import QuestionKind
 from clutch.core.session_tools import Exchange, Stage
 from clutch.core.text.tasks import silence
 from clutch.store.transaction import HINT, Tx
+from clutch.transactions import (
+    checks,
+    inbox,
+    outbox,
+    questions,
+    runs,
+    sessions,
+    tasks,
+    transcript,
+    turn,
+    usage,
+    wake,
+)
 from clutch.transactions import delivery as delivery_tx
-from clutch.transactions import inbox, outbox, questions, runs, sessions, tasks, transcript, turn, usage, wake
 from clutch.transactions.conditions import IS_OPEN
 from clutch.transactions.questions import NewQuestion
 from clutch.transactions.sessions import OwnedRun, SessionRow
@@ -193,23 +205,69 @@ def _leave(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     yield from wake.put_off(now, policy, session)
 
 
-def submit(now: float, owned: OwnedRun, value: str, nonce: str = "") -> Tx[Boundary | None]:
+def submit(
+    now: float, owned: OwnedRun, value: str, nonce: str = "", checked: str | None = None
+) -> Tx[Boundary | None]:
     """End the run with the value that was accepted with its last results; no further model call is made.
 
-    Like the answer of `finish`, it is not the last one if a message was added to the task."""
+    Like the answer of `finish`, it is not the last one if a message was added to the task. `checked`: what its checks
+    gave; None: none were due."""
+    return (yield from _conclude(now, owned, value, value, nonce, checked, said=Answer(value)))
+
+
+def conclude(
+    now: float, owned: OwnedRun, text: str, value: str | None, nonce: str, checked: str | None
+) -> Tx[Boundary | None]:
+    """The same for a final answer that `keep_final` has committed."""
+    return (yield from _conclude(now, owned, text, value, nonce, checked))
+
+
+def _conclude(
+    now: float,
+    owned: OwnedRun,
+    text: str,
+    value: str | None,
+    nonce: str,
+    checked: str | None,
+    said: Answer | None = None,
+) -> Tx[Boundary | None]:
+    """`said`: is still to be committed."""
     policy, run_id = owned.policy, owned.run_id
     session = yield from sessions.own(owned.session_id, owned.fence)
+    if checked is None and (yield from checks.due(now, session.id)) is not None:
+        return Boundary()  # the last child has ended since the engine looked: the checks come first
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
     if (yield from turn.overdue(now, policy, session)):
-        yield from turn.late(now, policy, session.id, value, nonce)
+        yield from turn.late(now, policy, session.id, text, nonce)
         return None
     if (yield from _was_told_more(session)):
         return (yield from turn.read_on(now, policy, session, run_id, nonce))
     yield from delivery_tx.answer(now, policy, session, run_id)
-    yield from transcript.append(now, session, run_id, [Answer(value)])
-    yield from tasks.set_column(session.id, "value", value)
-    yield from _end_in_order(now, policy, session, run_id, value)
+    if said is not None:
+        yield from transcript.append(now, session, run_id, [said])
+    if value is not None:
+        yield from tasks.set_column(session.id, "value", value)
+    if checked is not None:
+        yield from tasks.note_all(now, policy, [session.id], ev.Noted(now, checked, Reason.CHECKED))
+    yield from _end_in_order(now, policy, session, run_id, text)
     return None
+
+
+def keep_final(
+    now: float, owned: OwnedRun, said: ModelAnswer, *, nonce: str, arrived_at: float
+) -> Tx[int | None]:
+    """Commit the final answer of a task before its checks; the run stays open. Return the new head.
+
+    None: the answer arrived after the deadline."""
+    policy = owned.policy
+    session = yield from sessions.own(owned.session_id, owned.fence)
+    yield from turn.say(now, policy, session, owned.run_id, said)
+    if (yield from turn.overdue(now, policy, session, arrived_at)):
+        yield from turn.late(now, policy, session.id, said.answer.text, nonce)
+        return None
+    session.progress_at = now
+    yield from sessions.save(now, policy, session)
+    return session.head
 
 
 def stumble(

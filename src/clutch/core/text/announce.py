@@ -31,6 +31,7 @@ from typing import assert_never
 from clutch.core import ids
 from clutch.core.attachments import StoredFile
 from clutch.core.budget import BudgetExhausted, BudgetKind
+from clutch.core.checks import CheckReport, words
 from clutch.core.model import REASONS
 from clutch.core.session_tools import REPLY_SKIP, Exchange, Stage
 from clutch.core.status import cause_text
@@ -75,6 +76,7 @@ class AnnouncedResult:
     usd: Decimal | None = None
     late: bool = False  #: it comes after the one who asked had finished
     missing: tuple[str, ...] = ()  #: labels of its own children that had not finished when it was announced
+    checks: CheckReport | None = None  #: None: it has none
     is_plan: bool = False  #: it was to write a plan, and there is none to decide
 
 
@@ -177,7 +179,7 @@ def _body(finding: AnnouncedResult, nonce: str) -> Iterator[str]:
 def status_words(finding: AnnouncedResult, error_max: int = ERROR_MAX) -> str:
     match finding.outcome:
         case "ok":
-            return "completed successfully"
+            return f"completed successfully · {words(finding.checks)}"
         case "error":
             return f"failed: {visible(finding.error or 'unknown error', error_max)}"
         case "timeout":

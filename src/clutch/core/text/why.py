@@ -149,6 +149,7 @@ _SENTENCES: Mapping[Reason, tuple[str, str]] = {
     Reason.RETRY: ("again", "Retried by {actor}, from an empty transcript."),
     Reason.CONTINUE: ("again", "Continued by {actor}."),
     Reason.TIMEOUT: ("ended", "Time limit reached."),
+    Reason.CHECKED: ("checked", "Result checked: {rest}."),
     Reason.ARCHIVED: ("archived", "Archived by {actor}. It leaves the lists, and its files are removed."),
     Reason.REMOVED: ("archived", "Archived by {actor}."),
     Reason.LATE: ("late", "Arrived after the end, and kept: {rest}"),

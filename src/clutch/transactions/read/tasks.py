@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from clutch.core import ids, messages
 from clutch.core.attachments import StoredFile, handed
 from clutch.core.budget import Budget, BudgetKind, CallState
+from clutch.core.checks import report_of
 from clutch.core.fair_share import DEFAULT_SHARE, PRIORITIES, Priority
 from clutch.core.ids import plan_hash
 from clutch.core.messages import Answer
@@ -135,7 +136,7 @@ _TASKS = (
     " CASE WHEN t.phase = 'awaiting_approval' THEN t.result END, t.evidence, s.model, s.owner, s.run_id,"
     f" s.head - s.base, t.wake_at, s.paused, {open_question('t')}, CASE WHEN t.delivery = 'undelivered' THEN"
     " (SELECT MAX(e.at) FROM events e WHERE e.task_id = t.id AND e.reason = 'undelivered') END,"
-    " s.share, s.priority"
+    " s.share, s.priority, t.checks"
     " FROM tasks t LEFT JOIN sessions s ON s.id = t.id LEFT JOIN sessions r ON r.id = t.requester_id"
     " LEFT JOIN sessions o ON o.id = t.root_id WHERE t.id {any} ORDER BY t.created_at, t.id"
 )
@@ -320,7 +321,7 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         task_id, requester_id, root_id, key, requester_key, root_key, depth, role, agent_id, label, phase, reason,
         detail, outcome, error, generation, created_at, started_at, ended_at, progress_at, deadline_at, delivery,
         delivery_reason, attempts, plan, plan_round, awaiting, evidence, model, owner, run_id, step, wake_at,
-        paused, asked, given_up_at, share, priority,
+        paused, asked, given_up_at, share, priority, checks,
     ) = row  # fmt: skip
     runs, restarts = about.runs.get(task_id), about.restarts.get(task_id, _Restarts())
     own = about.own.get(task_id, NOTHING_USED)
@@ -348,6 +349,7 @@ def _view(now: float, row: Row, about: _About) -> TaskView:
         budget=about.purses.get(f"task:{task_id}"),
         plan=_plan(Plan(plan), phase, plan_round, awaiting),
         evidence=evidence_of(evidence, generation),
+        checks=report_of(checks, generation),
         worker_id=owner,
         children_active=active,
         children_total=total,

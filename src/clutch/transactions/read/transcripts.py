@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clutch.core import ids, messages
 from clutch.core.authority import Caller, Rights, from_text
+from clutch.core.checks import FIELD, TaskCheck
+from clutch.core.checks import from_text as from_checks
 from clutch.core.compaction import ContextLimits
 from clutch.core.forecast import UNLIMITED, BudgetLeft, PastTask
 from clutch.core.ids import KeyKind, SessionKey, parse_session_key
@@ -62,6 +64,7 @@ class Briefing:
     workspace_source: str | None = (
         None  #: what its isolated workspace was made of; None: it has none of its own
     )
+    checks: tuple[TaskCheck, ...] = ()  #: before its final answer counts
     has_files: bool = False  #: was given some, or handed some over in an earlier attempt
 
 
@@ -109,6 +112,7 @@ def briefing(now: float, session_id: int) -> Tx[Briefing]:
         saved=saved,
         workspace_source=(source or ".") if asked.get("workspace") == "isolated" else None,
         shelf=shelf or 0,
+        checks=from_checks(asked.get(FIELD)),
         has_files=bool(asked.get("attachments") or files),
     )
 
