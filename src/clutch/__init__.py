@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from clutch.api.task_info import (
         BlockedOn,
         BudgetInfo,
+        CheckInfo,
+        CheckOutcome,
         ChildCount,
         DeliveryInfo,
         DeliveryTry,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     )
     from clutch.core.attachments import AttachmentRules, StoredFile
     from clutch.core.authority import Peers, ToolPolicy, Visibility
+    from clutch.core.checks import CheckState, TaskCheck
     from clutch.core.compaction import ContextLimits
     from clutch.core.definitions import FileTrust
     from clutch.core.messages import Answer, Call, Usage
@@ -141,6 +144,9 @@ __all__ = [
     "Budgets",
     "Call",
     "Channel",
+    "CheckInfo",
+    "CheckOutcome",
+    "CheckState",
     "ChildCount",
     "Clutch",
     "ClutchError",
@@ -214,6 +220,7 @@ __all__ = [
     "Subagents",
     "Taint",
     "Task",
+    "TaskCheck",
     "TaskFailed",
     "TaskInfo",
     "TaskResult",
@@ -253,7 +260,7 @@ __version__ = "0.1.0"
 _PUBLIC: dict[str, str] = {
     "clutch.api.handles": "Event KillResult Question ScheduleHandle Task TaskResult as_completed gather",
     "clutch.api.task_info": (
-        "BlockedOn BudgetInfo ChildCount DeliveryInfo DeliveryTry Expense PlanInfo RunningTool "
+        "BlockedOn BudgetInfo CheckInfo CheckOutcome ChildCount DeliveryInfo DeliveryTry Expense PlanInfo RunningTool "
         "SkippedPath TaskInfo TaskUsage TimelineEvent TokenCount UnsentNotice Why WorkEvidence"
     ),
     "clutch.core.agents": (
@@ -261,6 +268,7 @@ _PUBLIC: dict[str, str] = {
     ),
     "clutch.core.attachments": "AttachmentRules StoredFile",
     "clutch.core.authority": "Peers ToolPolicy Visibility",
+    "clutch.core.checks": "CheckState TaskCheck",
     "clutch.core.compaction": "ContextLimits",
     "clutch.core.definitions": "FileTrust",
     "clutch.core.messages": "Answer Call Usage",

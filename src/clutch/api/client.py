@@ -36,6 +36,7 @@ from clutch.api.spawn import (
 from clutch.api.wait import CLOSED
 from clutch.core import ids
 from clutch.core.agents import MAIN
+from clutch.core.checks import TaskCheck
 from clutch.engine.services import Services
 from clutch.errors import ClutchError, InvalidInput
 from clutch.store.transaction import DatabaseStats
@@ -211,6 +212,7 @@ class Api(Opened):
         budget: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         output_type: type[V] | None = None,
+        checks: Sequence[TaskCheck | Mapping[str, Any]] | None = None,
         runtime: str | None = None,
         share: str | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
@@ -237,6 +239,8 @@ class Api(Opened):
         tools: only these tools; budget: {"tokens": …, "usd": …} for the child and all of its descendants.
         output_schema: a JSON schema that the result must satisfy; `result.value` has it.
         output_type: the same as a type that pydantic knows; `result.value` is an instance of it.
+        checks: what must be true before the result counts: `TaskCheck(command="pytest -q")`, or the same as a mapping.
+            One failure is repaired by the child; after a second one the outcome is an error.
         runtime: what does the work instead of the built-in agent loop, e.g. "acp:claude".
         share: key of a tenant or project, for the child and all of its descendants; free slots are divided between
             shares by the weights of `worker.shares`. priority: which tasks of a share start first.
@@ -271,6 +275,7 @@ class Api(Opened):
         budget: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         output_type: type[V] | None = None,
+        checks: Sequence[TaskCheck | Mapping[str, Any]] | None = None,
         runtime: str | None = None,
         share: str | None = None,
         priority: Literal["low", "normal", "high"] | None = None,
@@ -321,6 +326,7 @@ class Api(Opened):
         budget: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         output_type: type[V] | None = None,
+        checks: Sequence[TaskCheck | Mapping[str, Any]] | None = None,
         runtime: str | None = None,
         share: str | None = None,
         priority: Literal["low", "normal", "high"] | None = None,

@@ -20,6 +20,7 @@ from clutch.api.schedule_objects import Schedules as Schedules
 from clutch.api.schedule_objects import SlotObject as SlotObject
 from clutch.api.schema import (
     ActivityName,
+    CheckStateName,
     ContextName,
     DeliveryName,
     DeliveryStatusName,
@@ -101,6 +102,19 @@ class EvidenceAnswer(TypedDict):
     stopReason: str | None
 
 
+class CheckObject(TypedDict):
+    name: str
+    state: CheckStateName
+    detail: str | None  #: what is wrong
+
+
+class ChecksAnswer(TypedDict):
+    passed: int
+    total: int
+    text: str  #: `checked 4/4`
+    results: list[CheckObject]  #: of those that have started
+
+
 class Children(TypedDict):
     active: int
     total: int
@@ -153,6 +167,7 @@ class TaskObject(TypedDict):
     delivery: DeliveryAnswer
     plan: PlanObject | None
     evidence: EvidenceAnswer | None
+    checks: ChecksAnswer | None  #: null: no checks have run for this result
     workerId: str | None
     children: Children
 

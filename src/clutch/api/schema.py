@@ -7,6 +7,7 @@ from typing import Annotated, Any, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
+from clutch.core.checks import CheckState
 from clutch.core.diagnosis import Gate
 from clutch.core.fair_share import Priority
 from clutch.core.forecast import Basis
@@ -36,6 +37,7 @@ class SchemaNote:
 
 
 ActivityName: TypeAlias = Annotated[str, EnumText(Activity)]
+CheckStateName: TypeAlias = Annotated[str, EnumText(CheckState)]
 GroupName: TypeAlias = Annotated[str, EnumText(TaskGroup)]
 PhaseName: TypeAlias = Annotated[str, EnumText(Phase)]
 StatusName: TypeAlias = Annotated[str, EnumText(TaskStatus)]

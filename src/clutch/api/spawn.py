@@ -17,6 +17,7 @@ from clutch.api.views import Object
 from clutch.api.wait import PAUSE_S, TaskWaiter
 from clutch.core import delivery, ids
 from clutch.core.agents import OnFull
+from clutch.core.checks import TaskCheck, said_of
 from clutch.core.ids import BadKey, KeyKind, SessionKey
 from clutch.core.policy import Limits
 from clutch.core.spawn import KEY, SpawnRefusal, SpawnRequest
@@ -130,6 +131,7 @@ class SpawnOptions(TypedDict, total=False):
     tools: Sequence[str] | None
     budget: Mapping[str, Any] | None
     output_schema: Mapping[str, Any] | None
+    checks: Sequence[TaskCheck | Mapping[str, Any]] | None
     runtime: str
     share: str | None
     priority: Literal["low", "normal", "high"] | None
@@ -160,6 +162,8 @@ MEANINGS: Mapping[str, str] = {
     "tools": "Only these tools, by name.",
     "budget": "{tokens, usd} for it and all of its descendants.",
     "output_schema": "A JSON schema that its result must satisfy.",
+    "checks": "What must be true before its result counts as done, at most 16: {file, minBytes, maxBytes, matches},"
+    " {command, timeoutSeconds}, {calls, minCalls}, {agent, prompt} or {schema, file}.",
     "runtime": "What does the work instead of the built-in agent loop, e.g. acp:claude.",
     "share": "Key of a tenant or project: free slots are divided between shares by weight. Default: the parent's.",
     "priority": "low, normal or high: which tasks of a share start first. Default: the parent's.",
@@ -179,9 +183,13 @@ def arguments(prompt: str, asked: Mapping[str, object]) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, TaskCheck):
+        return {camel(name): one for name, one in said_of(value).items()}
     if isinstance(value, Mapping):
         return dict(value)
-    return list(value) if isinstance(value, tuple | set | frozenset) else value
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return list(value) if isinstance(value, set | frozenset) else value
 
 
 def with_notification(args: Mapping[str, Any]) -> Mapping[str, Any]:

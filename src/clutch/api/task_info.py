@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from clutch.api.actions import camel
+from clutch.core.checks import CheckState
 from clutch.core.fair_share import Priority
 from clutch.core.model import DeliveryStatus, Outcome, TaskStatus
 
@@ -105,6 +106,25 @@ class WorkEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckOutcome:
+    """One check of a result."""
+
+    name: str
+    state: CheckState
+    detail: str | None  #: what is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class CheckInfo:
+    """How the checks of the present result came out. `text` is what every surface shows: "checked 4/4"."""
+
+    passed: int
+    total: int
+    text: str
+    results: tuple[CheckOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChildCount:
     """The direct children of a task."""
 
@@ -131,6 +151,7 @@ class TaskInfo:
     budget: BudgetInfo | None
     plan: PlanInfo | None
     evidence: WorkEvidence | None
+    checks: CheckInfo | None  #: None: no checks have run for this result
     children: ChildCount
     current_tool: RunningTool | None
     agent_id: str | None

@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
+from clutch.core import checks
 from clutch.core import ids as ids_rules
 from clutch.core.budget import Budget
+from clutch.core.checks import CheckReport
 from clutch.core.questions import QuestionKind, question_status
 from clutch.core.status import (
     Segment,
@@ -132,6 +134,7 @@ def task(view: TaskView) -> objects.TaskObject:
         if view.plan is None
         else {"state": view.plan.state, "hash": view.plan.hash, "round": view.plan.round},
         "evidence": None if view.evidence is None else _evidence(view.evidence),
+        "checks": None if view.checks is None else _checks(view.checks),
         "workerId": None if view.worker_id is None else ids_rules.worker_id(view.worker_id),
         "children": {"active": view.children_active, "total": view.children_total},
     }
@@ -169,6 +172,18 @@ def _delivery(shown: DeliveryView) -> objects.DeliveryAnswer:
         "attempts": shown.attempts,
         "nextAt": moment(shown.next_at),
         "at": moment(shown.at),
+    }
+
+
+def _checks(report: CheckReport) -> objects.ChecksAnswer:
+    results: list[objects.CheckObject] = [
+        {"name": one.title, "state": one.state.value, "detail": one.detail or None} for one in report.results
+    ]
+    return {
+        "passed": report.passed,
+        "total": report.total,
+        "text": checks.words(report),
+        "results": results,
     }
 
 

@@ -30,6 +30,7 @@ from clutch.cli.output import (
     say_folder,
 )
 from clutch.cli.source import GatewayConnection, resumable
+from clutch.core.checks import typed
 from clutch.errors import InvalidInput
 from clutch.surfaces.http_client import Declined, GatewayClient, session_path, task_path
 
@@ -76,6 +77,10 @@ class SpawnCommandOptions:
     schema: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="File with a JSON schema: structured output."),
+    ] = None
+    check: Annotated[
+        list[str] | None,
+        _option("file:PATH, command:COMMAND, calls:TOOL>=N or agent:ID; must pass before done. Repeatable."),
     ] = None
     context: Annotated[
         Literal["isolated", "fork"] | None, _option("fork: begin with a copy of the session's transcript.")
@@ -134,6 +139,7 @@ class SpawnCommandOptions:
             "cwd": self.cwd,
             "budget": _said(usd=self.budget_usd, tokens=self.budget_tokens) or None,
             "outputSchema": None if self.schema is None else _schema(self.schema),
+            "checks": [typed(one) for one in self.check or ()] or None,
             "context": self.context,
             "sandbox": self.sandbox,
             "runtime": self.runtime,

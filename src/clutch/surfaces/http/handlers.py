@@ -403,6 +403,7 @@ def _parameters() -> type[BaseModel]:
     """Return the parameters of a spawn, as agents write them."""
     said: dict[str, Any] = {
         **get_type_hints(SpawnOptions),
+        "checks": list[dict[str, Any]],
         "attachments": list[Attached],
         "dry_run": bool,
         "count": int,
