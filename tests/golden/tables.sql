@@ -87,7 +87,7 @@ CREATE TABLE tasks(
   delivery TEXT NOT NULL, delivery_reason TEXT NOT NULL, attempts INTEGER NOT NULL,
   plan TEXT NOT NULL, plan_round INTEGER NOT NULL,
   wake_at REAL, deadline_at REAL, clock_left_s REAL, started_at REAL, ended_at REAL,
-  created_at REAL NOT NULL, result_sha TEXT, value TEXT, evidence TEXT, retained INTEGER NOT NULL DEFAULT 1, archived_at REAL, files TEXT, late_text TEXT, late_at REAL, stays INTEGER NOT NULL DEFAULT 0, shelf INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '', notify_parent INTEGER NOT NULL DEFAULT 1);
+  created_at REAL NOT NULL, result_sha TEXT, value TEXT, evidence TEXT, retained INTEGER NOT NULL DEFAULT 1, archived_at REAL, files TEXT, late_text TEXT, late_at REAL, stays INTEGER NOT NULL DEFAULT 0, shelf INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '', notify_parent INTEGER NOT NULL DEFAULT 1, checks TEXT);
 CREATE TABLE trace_exporter(
   id INTEGER PRIMARY KEY, identity TEXT NOT NULL, since REAL NOT NULL, owner INTEGER)WITHOUT ROWID;
 CREATE TABLE usage(
