@@ -184,7 +184,7 @@ async def test_ended_children_stay_listed_with_what_became_of_them(tmp_path: Pat
         await c.wait_idle()
         head, line = (await c.command("/subagents list")).splitlines()
         assert head == "Subagents (this session)   Active: 0 · Done: 1"
-        assert re.fullmatch(rf"1\) done · quick · \S+ · result delivered · {task.id}", line)
+        assert re.fullmatch(rf"1\) done · quick · \S+ · unchecked · result delivered · {task.id}", line)
 
 
 async def test_tree_shows_what_is_below_the_children_too(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from clutch.errors import InvalidInput
 
 NONCE = "0" * 32
 ENDED = st.sampled_from([CheckState.PASSED, CheckState.FAILED, CheckState.UNKNOWN])
-RESULTS = st.builds(CheckResult, st.text(max_size=20), ENDED, st.text(max_size=50))
+RESULTS = st.builds(CheckResult, st.text('ab "', max_size=20), ENDED, st.text(max_size=50))
 TEXTS = st.text("abc.*/ ", min_size=1, max_size=10).filter(str.strip)
 CHECKS = st.one_of(
     st.builds(TaskCheck, file=TEXTS, min_bytes=st.none() | st.integers(0, 9), name=st.none() | TEXTS),

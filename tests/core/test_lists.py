@@ -38,7 +38,7 @@ def test_a_list_is_numbered_lined_up_and_counts() -> None:
     assert list_text([RUNNING, DONE]) == (
         "Subagents (this session)   Active: 1 · Done: 1\n"
         '1) running · AI research · 2m30s · 15.2k tok · web_fetch "example.com" · 4 s · t_tsz\n'
-        "2) done    · Data analysis · 5m12s · result delivered · t_wd41"
+        "2) done    · Data analysis · 5m12s · unchecked · result delivered · t_wd41"
     )
 
 

@@ -130,7 +130,7 @@ CASES: list[tuple[TaskStatus, dict[str, object], str]] = [
     (
         TaskStatus.DONE,
         {"phase": Phase.ANNOUNCING, "outcome": Outcome.OK, "delivery": DeliveryView(Delivery.WAITING)},
-        "result delivering",
+        "unchecked · result delivering",
     ),
     (TaskStatus.FAILED, {"outcome": Outcome.ERROR, "error": "no key\n(401)"}, "no key (401)"),
     (TaskStatus.TIMED_OUT, {"outcome": Outcome.TIMEOUT}, "stopped at its time limit"),

@@ -78,7 +78,7 @@ AI = AnnouncedResult(
 def test_a_single_announce_reads_to_the_letter() -> None:
     assert announcement([AI], Audience.WAITING_PERSON, NONCE) == "\n".join(
         [
-            '[Subagent] "AI research" completed successfully',
+            '[Subagent] "AI research" completed successfully · unchecked',
             f"task: t_7f3a session: {KEY}",
             "Findings:",
             f"<<<data {NONCE}>>>",
@@ -98,7 +98,7 @@ def test_collected_results_have_one_header_numbered_blocks_and_one_instruction()
     late = AnnouncedResult("Slow", "t_3", KEY, "timeout", text="half", late=True)
     assert announcement([AI, failed, late], Audience.PERSON, NONCE).split("\n") == [
         "[3 background tasks completed]",
-        '--- Task 1: "AI research" (completed successfully) ---',
+        '--- Task 1: "AI research" (completed successfully · unchecked) ---',
         f"task: t_7f3a session: {KEY}",
         "Findings:",
         *fence(AI.text or "", NONCE).split("\n"),
@@ -123,7 +123,8 @@ def test_what_is_over_the_cap_gets_one_line_each_inside_a_fence() -> None:
     text = announcement([AI], Audience.PERSON, NONCE, older=older)
     assert text.startswith("[3 background tasks completed]\n--- Task 1: ")
     assert parse_fences(text, NONCE)[1].text == (
-        't_1 "AI research" completed successfully: sum 1\nt_2 "AI research" completed successfully: sum 2'
+        't_1 "AI research" completed successfully · unchecked: sum 1\n'
+        't_2 "AI research" completed successfully · unchecked: sum 2'
     )
 
 
@@ -146,7 +147,7 @@ def test_a_requester_whose_children_were_all_killed_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        ("ok", "completed successfully"),
+        ("ok", "completed successfully · unchecked"),
         ("error", "failed: boom"),
         ("timeout", "timed out"),
         ("killed", "killed"),

@@ -345,7 +345,7 @@ def test_lists_say_what_became_of_a_task_in_words_people_know(first: Served) -> 
     assert counted["killed"] >= 1
     assert f"{counted['killed']} killed" in output.summary(counted)
     task = first.client.get(task_path(told))
-    assert output.doing(task, output.now()) == "result delivered"
+    assert output.doing(task, output.now()) == "unchecked · result delivered"
 
 
 def test_usage_that_no_provider_counts_is_not_shown_as_0_tok() -> None:

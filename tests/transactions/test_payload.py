@@ -56,7 +56,7 @@ def _lose(now: float, policy: Policy, task_id: int) -> Tx[None]:
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (Outcome.OK, "completed successfully"),
+        (Outcome.OK, "completed successfully · unchecked"),
         (Outcome.ERROR, "failed: boom"),
         (Outcome.TIMEOUT, "timed out"),
         (Outcome.LOST, "lost"),

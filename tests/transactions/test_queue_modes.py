@@ -189,8 +189,8 @@ async def test_session_with_a_way_of_its_own_queues_like_that_and_others_as_conf
         await world.end(await world.child(main, label), label)
     await world.live()
     assert [text.splitlines()[0] for text in await world.inputs(main)] == [
-        '[Subagent] "one" completed successfully',
-        '[Subagent] "two" completed successfully',
+        '[Subagent] "one" completed successfully · unchecked',
+        '[Subagent] "two" completed successfully · unchecked',
     ]
     other = await world.main("other")
     for label in ("three", "four"):

@@ -536,7 +536,7 @@ async def test_killed_and_failed_children_are_named_when_all_have_settled(world:
     await world.db.alone(control.kill, world.policy, killed, "too slow", "person")
     await world.live()
     (_, text) = await world.inputs(main)
-    assert '"good" (completed successfully)' in text
+    assert '"good" (completed successfully · unchecked)' in text
     assert '"bad" (failed: no luck)' in text
     assert 'Not among these: "killed"' in text
     assert "killed: too slow" in text

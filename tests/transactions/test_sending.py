@@ -50,7 +50,7 @@ async def test_result_goes_verbatim_to_the_person_and_into_the_transcript_withou
     world: World, sender: int
 ) -> None:
     task, parcel = await sent(world, sender, "line one\nline two")
-    assert parcel.body == '[Subagent] "survey" completed successfully\n\nline one\nline two'
+    assert parcel.body == '[Subagent] "survey" completed successfully · unchecked\n\nline one\nline two'
     assert (parcel.target, parcel.task_id, parcel.generation) == ("main", task, 1)
     (text,) = await world.inputs(sender)
     assert "line two" in text

@@ -1,4 +1,4 @@
-// The result of a task: its text as Markdown, its value as a tree, the evidence of the ledger; and its files.
+// The result of a task: its text as Markdown, its value as a tree, its checks, the evidence of the ledger; and its files.
 
 import { ask, Refused, taskPath } from "/web/api.js";
 import { connection } from "/web/connection.js";
@@ -39,6 +39,7 @@ export const resultTab = (place, task) => resultOf(place, task, (result, now) =>
   result.truncated ? h("p", { class: "quiet", text: "The text was cut at its limit." }) : null,
   result.value === null ? null : h("section", {}, h("h3", { text: "Value" }), h("ul", { class: "value" }, node("", result.value, { left: VALUES_MAX }))),
   result.late ? h("section", {}, h("h3", { text: `Arrived late, ${clock(result.late.at)}` }), renderMarkdown(result.late.text)) : null,
+  checks(now.checks),
   evidence(now.evidence),
 ].filter(Boolean));
 
@@ -52,6 +53,13 @@ function node(name, value, budget) {
   const kind = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
   return h("li", {}, h("details", { open: true }, h("summary", {}, label, h("span", { class: "quiet", text: kind })),
     h("ul", {}, entries.map(([key, one]) => node(key, one, budget)))));
+}
+
+/** What each check said; without checks, nothing says so but the status. */
+function checks(found) {
+  if (!found) return null;
+  const lines = found.results.map((one) => [one.name, one.detail ? `${one.state}: ${one.detail}` : one.state]);
+  return h("section", { class: "evidence checks" }, h("h3", { text: `Checks: ${found.text}` }), facts(lines));
 }
 
 function evidence(found) {
