@@ -113,6 +113,7 @@ def mutants() -> Mapping[str, Mutant]:
     from tests.trust.mutants import (
         in_budgets,
         in_channels,
+        in_checks,
         in_control,
         in_core,
         in_definitions,
@@ -132,7 +133,7 @@ def mutants() -> Mapping[str, Mutant]:
     files = (
         in_core, in_transactions, in_letters, in_delivery, in_engine, in_budgets, in_retention, in_field_reports,
         in_outbox, in_control, in_channels, in_places, in_protected_files, in_fair_share, in_schedules,
-        in_definitions,
+        in_definitions, in_checks,
     )  # fmt: skip
     every: list[Mutant] = [mutant for file in files for mutant in file.MUTANTS]
     named = {mutant.name: mutant for mutant in every}

@@ -26,9 +26,9 @@ class Probe:
 @cache
 def all_probes() -> Mapping[str, Probe]:
     """Probes by the name of their invariant."""
-    from clutch.testing.invariants import definitions, places, protected_files, senders, slots
+    from clutch.testing.invariants import checks, definitions, places, protected_files, senders, slots
 
-    every = (definitions.PROBE, places.PROBE, protected_files.PROBE, senders.PROBE, slots.PROBE)
+    every = (checks.PROBE, definitions.PROBE, places.PROBE, protected_files.PROBE, senders.PROBE, slots.PROBE)
     named = {probe.invariant: probe for probe in every}
     assert len(named) == len(every), "two probes have one name"
     return MappingProxyType(named)
