@@ -93,6 +93,7 @@ FIELDS = [
     "delivery",
     "plan",
     "evidence",
+    "checks",
     "workerId",
     "children",
 ]

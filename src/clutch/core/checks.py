@@ -36,6 +36,8 @@ class CheckKind(StrEnum):
 
 
 class CheckState(StrEnum):
+    """How one check of a result came out."""
+
     RUNNING = "running"  #: started; after a crash it runs again
     PASSED = "passed"
     FAILED = "failed"
@@ -104,6 +106,7 @@ class TaskCheck:
 
     @property
     def kind(self) -> CheckKind:
+        """The condition that is given; a file with a schema is a check of the schema."""
         if self.schema is not None:
             return CheckKind.SCHEMA
         return next(kind for kind in CheckKind if getattr(self, kind) is not None)

@@ -300,9 +300,7 @@ class SpawnSchema(BaseModel):
     tools: list[str] | None = Field(None, description="only these")
     budget: dict[str, Any] | None = Field(None, description="{tokens, usd}")
     output_schema: dict[str, Any] | None = None
-    checks: list[dict[str, Any]] | None = Field(
-        None, description="[{file|command|calls|agent|schema}]: before done"
-    )
+    checks: list[dict[str, Any]] | None = Field(None, description="[{file|command|calls|agent}]")
     attachments: list[dict[str, Any]] | None = Field(None, description="[{name, content}]")
 
 
