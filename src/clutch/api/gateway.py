@@ -345,15 +345,15 @@ class Gateway:
         mentions = self.services.mentions
         if mentions is None or is_command(text):
             return text
-        return await mentions.with_files(text, await self._workspace(session))
+        return await mentions.with_files(text, await self.workspace(session))
 
     async def file_names(self, session: str, prefix: str) -> list[str]:
         """Return what may complete `@` in a message to this session, also before the session exists."""
         mentions = self.services.mentions
-        return [] if mentions is None else await mentions.names(await self._workspace(session), prefix)
+        return [] if mentions is None else await mentions.names(await self.workspace(session), prefix)
 
-    async def _workspace(self, session: str) -> str:
-        """A session keeps the workspace it was opened with."""
+    async def workspace(self, session: str) -> str:
+        """Return where a main session works. A session keeps the workspace it was opened with."""
         agent_id = self._parsed(session).agent_id
         known = await self.services.db.read(chats.workspace_of, session)
         return known or self.services.policy.workspace_of(agent_id) or "."

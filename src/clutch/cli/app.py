@@ -18,6 +18,7 @@ from typer.main import get_command_from_info, get_command_name, get_group_from_i
 from typer.models import TyperInfo
 
 from clutch import __version__
+from clutch.cli.acp.commands import editors
 from clutch.cli.agents import roles
 from clutch.cli.maintenance import beginning, configs, imports, upkeep
 from clutch.cli.move import moves
@@ -142,7 +143,7 @@ commands = typer.Typer()
 
 #: As `--help` shows them: commands for new users first, operation last.
 SECTIONS = {
-    "Begin": ("demo", "init", "chat", "run", "spawn", "open", "mcp"),
+    "Begin": ("demo", "init", "chat", "run", "spawn", "open", "mcp", "acp"),
     "Look": ("status", "ps", "tree", "top", "attach", "logs", "why", "replay", "cost"),
     "Act on a task": ("steer", "send", "pause", "resume", "kill", "retry", "continue"),
     "Decide": ("inbox", "answer", "approve", "reject"),
@@ -169,7 +170,7 @@ SECTIONS = {
 
 class ClutchCommands(LazyGroup):
     parts = (commands, spawns, acts, looks, statuses, upkeep, moves, beginning)
-    groups = (("agents", roles), ("config", configs), ("import", imports), ("schedule", schedules))
+    groups = (("acp", editors), ("agents", roles), ("config", configs), ("import", imports), ("schedule", schedules))
     sections = SECTIONS
 
 

@@ -49,13 +49,15 @@ async def list_chats(ask: Ask) -> Reply[overview.Chats]:
 
 class OpenedSession(TypedDict):
     sessionKey: str
+    workspace: str
 
 
 @route("POST", "/v1/sessions/{key}")
 async def open_session(ask: Ask) -> Reply[OpenedSession]:
     """Open a main session, so that a client can follow it before its first message. An open one stays as it is."""
-    await ask.app.gateway.session(ask.path["key"])
-    return Reply({"sessionKey": ask.path["key"]})
+    gateway, key = ask.app.gateway, ask.path["key"]
+    await gateway.session(key)
+    return Reply({"sessionKey": key, "workspace": await gateway.workspace(key)})
 
 
 @route("GET", "/v1/sessions/{key}/conversation")
