@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
@@ -157,7 +156,7 @@ class AcpRuntime:
         agent, env = self._agent, self._agent.environment()
         if job.files is not None:
             env["TASK_DIR"] = job.files
-        command = shutil.which(agent.command, path=env.get("PATH"))
+        command = agent.found(env.get("PATH"))
         if command is None:
             raise RuntimeFailed(f"the agent {agent.name!r} needs `{agent.command}`; {agent.remedy}")
         cwd, argv = _where(job), (command, *agent.args)

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -215,11 +216,21 @@ class AcpAgent:
         names = (*INHERITED, *sorted(self.inherit))
         return {name: os.environ[name] for name in names if name in os.environ} | dict(self.env)
 
+    def found(self, path: str | None) -> str | None:
+        """Return its program, in these folders or those of this process. An adapter that was renamed is found under
+        its former name, too: who installed it then need not install it again."""
+        names = (self.command, *FORMER.get(self.command, ()))
+        return next((found for name in names if (found := shutil.which(name, path=path))), None)
+
     @property
     def remedy(self) -> str:
         """What to do when its command is not found."""
         how = f"install it with `{self.install}`, or " if self.install else ""
         return f"{how}set acp.agents.{self.name}.command to where it is"
+
+
+#: Former names of programs, by the present one.
+FORMER: Mapping[str, tuple[str, ...]] = MappingProxyType({"claude-agent-acp": ("claude-code-acp",)})
 
 
 def _known(name: str, *argv: str, install: str, keeps: tuple[str, ...]) -> AcpAgent:
