@@ -297,9 +297,13 @@ def _silent(*events: object) -> None:
     del events
 
 
-async def _no_user(call: Call) -> Verdict:
+async def _no_user(call: Call | HumanQuestion) -> Verdict:
     del call
     return Verdict(False, "no user is present to ask")
+
+
+#: How a runtime names the call that is an agent of its own: it lasts as long as the calls that this agent makes.
+SUBAGENT_CALL = "subagent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +315,8 @@ class RuntimeJob:
 
     Calls that it makes by itself: `begin` shows one to watchers, `end` writes it into the transcript, together
     with the text before it. `ask` lets the user decide about one: it returns when the user has answered, and holds up
-    nothing but this run. After a crash the question is asked again if the run had not received the answer."""
+    nothing but this run. After a crash the question is asked again if the run had not received the answer.
+    `ask_human` puts a question instead: its answer is the text of the verdict, and a rejection is no answer."""
 
     text: str  #: the inputs since its last answer: the task, later instructions
     transcript: Transcript
@@ -326,6 +331,7 @@ class RuntimeJob:
     begin: Callable[[Call], None] = _silent
     end: Callable[[Call, str, bool], None] = _silent  #: the call, what it gave, whether it failed
     ask: Callable[[Call], Awaitable[Verdict]] = _no_user
+    ask_human: Callable[[HumanQuestion], Awaitable[Verdict]] = _no_user
     cwd: str = "."  #: beneath the workspace
     is_sandboxed: bool = False  #: what it starts must run in the sandbox
     network: bool = True  #: in the sandbox: whether it may reach the network

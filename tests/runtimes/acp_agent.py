@@ -9,6 +9,9 @@
     clutch-test: probe PATH                says all its variables, what is in the file, and what the client makes of
                                            being asked for it
     clutch-test: recall                    says everything it was ever told in this session
+    clutch-test: form                      asks for a name and a colour, and says what came back
+    clutch-test: page                      asks to open a page, and says what came back
+    clutch-test: delegate                  has a subagent that searches and asks before it edits
 
 Run as `python acp_agent.py [SESSIONS]`; with a directory it keeps its sessions there and can load them.
 """
@@ -29,6 +32,11 @@ from typing import Any, cast
 import acp
 from acp.schema import (
     AgentCapabilities,
+    ElicitationFormSessionMode,
+    ElicitationIntegerPropertySchema,
+    ElicitationSchema,
+    ElicitationStringPropertySchema,
+    ElicitationUrlSessionMode,
     InitializeResponse,
     LoadSessionResponse,
     NewSessionResponse,
@@ -37,6 +45,7 @@ from acp.schema import (
     ToolCallUpdate,
     Usage,
 )
+from pydantic import AnyUrl
 
 COMMAND = re.compile(r"clutch-test: (\w+) ?(.*)")
 OPTIONS = [
@@ -167,6 +176,42 @@ class Obedient:
 
     async def _recall(self, session_id: str, words: str) -> str:
         return json.dumps(self._told[session_id])
+
+    async def _form(self, session_id: str, words: str) -> str:
+        name = ElicitationStringPropertySchema(type="string", title="Name")
+        number = ElicitationIntegerPropertySchema(
+            type="integer", title="How many", description="at least one"
+        )
+        colour = ElicitationStringPropertySchema(type="string", enum=["red", "blue"])
+        fields: Any = {"name": name, "count": number, "colour": colour, "why": name}
+        schema = ElicitationSchema(properties=fields, required=["count", "colour"])
+        mode = ElicitationFormSessionMode(session_id=session_id, requested_schema=schema)
+        said = await self._client.create_elicitation("What shall I paint?", mode)
+        return json.dumps(said.model_dump(exclude_none=True))
+
+    async def _page(self, session_id: str, words: str) -> str:
+        mode = ElicitationUrlSessionMode(
+            session_id=session_id, elicitation_id="e1", url=AnyUrl("https://example.org/connect?x=1")
+        )
+        said = await self._client.create_elicitation("Please connect.", mode)
+        return json.dumps(said.model_dump(exclude_none=True))
+
+    async def _delegate(self, session_id: str, words: str) -> str:
+        """As Claude's adapter reports its `Task`."""
+
+        async def report(update: Any, **meta: str) -> None:
+            update.field_meta = {"claudeCode": meta}
+            await self._client.session_update(session_id, update)
+
+        below = {"parentToolUseId": "p1"}
+        await report(acp.start_tool_call("p1", "Find the bug", kind="think"), toolName="Task")
+        await report(acp.start_tool_call("c1", "grep TODO", kind="search"), toolName="Grep", **below)
+        await report(acp.update_agent_message_text("words of the subagent"), **below)
+        call = ToolCallUpdate(tool_call_id="c1", title="grep TODO", raw_input={"pattern": "TODO"})
+        asked = await self._client.request_permission(session_id=session_id, tool_call=call, options=OPTIONS)
+        await report(acp.update_tool_call("c1", status="completed"), **below)
+        await report(acp.update_tool_call("p1", status="completed"), toolName="Task")
+        return f"delegated: {asked.outcome.option_id}"
 
     async def _orphan(self, session_id: str, words: str) -> str:
         write(words, f"{leave_the_group()} {os.getpid()}")

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from clutch import AcpAgent, Clutch, InvalidInput, Outcome
+from clutch import AcpAgent, Clutch, InvalidInput, Outcome, Question
+from clutch.core.messages import Call
 from clutch.core.policy import Life, Policy
 from clutch.ports import Launch, RuntimeFailed, RuntimeJob, SandboxAccess
 from clutch.runtimes import acp_supervisor
@@ -114,6 +115,77 @@ async def test_an_agent_that_gives_up_after_a_refusal_fails_with_what_was_refuse
     assert "permission was refused" in (result.error or "")
     assert "Edit note.txt" in (result.error or "")
     assert "not this file" in (result.error or "")
+
+
+async def asked_by(c: Clutch) -> Question:
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := await c.inbox()):  # noqa: ASYNC110 - the event of a question may come before we listen
+            await asyncio.sleep(0.02)
+    return found[0]
+
+
+async def test_a_form_is_asked_field_by_field_and_its_answers_go_back(tmp_path: Path) -> None:
+    async with Clutch(state=tmp_path / "s", workspace=tmp_path, acp=[agent(sandbox=False)], serve=False) as c:
+        task = await c.spawn("clutch-test: form", runtime="acp")
+        for wanted, answer in (
+            ("What shall I paint?\nHow many: at least one", "many"),
+            (
+                "What shall I paint?\nHow many: at least one\nNot accepted: 'many' must be a whole number.",
+                "3",
+            ),
+            ("What shall I paint?\ncolour", "blue"),
+        ):
+            question = await asked_by(c)
+            assert question.detail["question"] == wanted
+            await c.answer(question, "answer", answer)
+        assert json.loads((await task).text or "") == {
+            "action": "accept",
+            "content": {"count": 3, "colour": "blue"},
+        }
+
+
+@pytest.mark.parametrize(
+    ("command", "decision", "action"), [("form", "reject", "decline"), ("page", "answer", "accept")]
+)
+async def test_a_rejected_form_is_declined_and_a_page_is_shown_whole(
+    tmp_path: Path, command: str, decision: Any, action: str
+) -> None:
+    async with Clutch(state=tmp_path / "s", workspace=tmp_path, acp=[agent(sandbox=False)], serve=False) as c:
+        task = await c.spawn(f"clutch-test: {command}", runtime="acp")
+        question = await asked_by(c)
+        assert command == "form" or "https://example.org/connect?x=1" in question.detail["question"]
+        await c.answer(question, decision, "opened")
+        assert json.loads((await task).text or "") == {"action": action}
+
+
+async def test_without_a_person_a_form_is_declined(tmp_path: Path) -> None:
+    answer = await runtime(tmp_path).run(job("form", tmp_path))
+    assert json.loads(answer.text) == {"action": "decline"}
+
+
+async def test_a_subagent_of_the_agent_is_a_call_and_its_calls_name_it(tmp_path: Path) -> None:
+    async with Clutch(state=tmp_path / "s", workspace=tmp_path, acp=[agent(sandbox=False)], serve=False) as c:
+        task = await c.spawn("clutch-test: delegate", runtime="acp")
+        question = await asked_by(c)
+        assert question.detail["args"]["subagent"] == "Find the bug"
+        await c.answer(question, "approve")
+        result = await task
+        shown = await task.info()
+    assert result.text == "delegated: once", "the words of the subagent are not the result"
+    assert shown.evidence is not None
+    assert shown.evidence.tool_calls == 2
+
+
+def test_calls_of_a_subagent_are_shown_below_it(tmp_path: Path) -> None:
+    begun: list[Call] = []
+    ended: list[Call] = []
+    told = job("delegate", tmp_path, begin=begun.append, end=lambda call, *_: ended.append(call))
+    asyncio.run(runtime(tmp_path).run(told))
+    assert [(call.name, dict(call.args)) for call in begun] == [
+        ("subagent", {"title": "Find the bug"}),
+        ("search", {"title": "grep TODO", "subagent": "Find the bug"}),
+    ]
+    assert [call.name for call in ended] == ["search", "subagent"]
 
 
 # ---- what it gets ------------------------------------------------------------------------------------------
@@ -321,6 +393,15 @@ async def test_agent_that_falls_silent_is_ended(tmp_path: Path) -> None:
 
 
 # ---- settings ----------------------------------------------------------------------------------------------
+
+
+def test_an_adapter_is_found_under_its_former_name(tmp_path: Path) -> None:
+    (claude,) = chosen(["claude"])
+    assert claude.found(str(tmp_path)) is None
+    for name in ("claude-code-acp", "claude-agent-acp"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+        assert claude.found(str(tmp_path)) == str(tmp_path / name)
 
 
 def test_known_agents_are_chosen_by_name() -> None:

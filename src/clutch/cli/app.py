@@ -170,7 +170,13 @@ SECTIONS = {
 
 class ClutchCommands(LazyGroup):
     parts = (commands, spawns, acts, looks, statuses, upkeep, moves, beginning)
-    groups = (("acp", editors), ("agents", roles), ("config", configs), ("import", imports), ("schedule", schedules))
+    groups = (
+        ("acp", editors),
+        ("agents", roles),
+        ("config", configs),
+        ("import", imports),
+        ("schedule", schedules),
+    )
     sections = SECTIONS
 
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import islice
 
 from clutch.contain import cause
 from clutch.core.authority import under_plan
-from clutch.core.messages import Answer, Input, Results
+from clutch.core.messages import Answer, Call, Input, Results
 from clutch.core.model import Plan
 from clutch.core.questions import Decision, QuestionKind
 from clutch.engine.external_run import ExternalRun
 from clutch.engine.model_call import may_start
 from clutch.engine.open_run import OpenRun
 from clutch.errors import StoreError
-from clutch.ports import RuntimeFailed, RuntimeJob, Verdict
+from clutch.ports import HumanQuestion, RuntimeFailed, RuntimeJob, Verdict
 from clutch.transactions import questions, sessions, turn, turn_end, usage
-from clutch.transactions.questions import ROUND, NewQuestion, QuestionAnswer, call_body
+from clutch.transactions.questions import ROUND, NewQuestion, QuestionAnswer, call_body, question_body
 from clutch.transactions.usage import Fate
 
 ERROR_CHARS_MAX = 500
@@ -151,22 +152,23 @@ async def _heard(run: OpenRun) -> dict[str, QuestionAnswer]:
 
 async def _decided(run: OpenRun, external: ExternalRun, said: dict[str, QuestionAnswer]) -> bool:
     """False: the user is asked, and the run is parked."""
-    new: list[str] = []
-    for call, _ in list(external.asked):
-        body = call_body(call.name, call.args)
+    new: dict[str, QuestionKind] = {}
+    for wanted, _ in list(external.asked):
+        kind, body = _as_shown(wanted)
         found = said.pop(body, None)
         if run.policy.is_headless:
-            external.hear(call, NO_HUMAN_VERDICT)
+            external.hear(wanted, NO_HUMAN_VERDICT)
         elif found is not None:
-            external.hear(call, Verdict(found.decision is Decision.APPROVE, found.text))
+            is_given = found.decision in (Decision.APPROVE, Decision.ANSWER)
+            external.hear(wanted, Verdict(is_given, found.text))
         else:
-            new.append(body)
+            new[body] = kind
     if not new:
         return True
     _, first = await run.services.db.read(questions.latest, run.session_id, run.fence, run.head)
     asked = [
-        NewQuestion(run.services.ids.next(), first + place, QuestionKind.APPROVAL, body)
-        for place, body in enumerate(list(dict.fromkeys(new))[:ROUND])
+        NewQuestion(run.services.ids.next(), first + place, kind, body)
+        for place, (body, kind) in enumerate(islice(new.items(), ROUND))
     ]
     await run.tx_with_budgets(usage.drop, Fate.UNSENT)  # its row is inserted again when the run resumes
     external.keep(_keep(run, external))
@@ -175,6 +177,14 @@ async def _decided(run: OpenRun, external: ExternalRun, said: dict[str, Question
     for one in asked:
         run.tell("question", one.id)
     return False
+
+
+def _as_shown(asked: Call | HumanQuestion) -> tuple[QuestionKind, str]:
+    match asked:
+        case HumanQuestion():
+            return QuestionKind.QUESTION, question_body(asked.question, asked.choices)
+        case _:
+            return QuestionKind.APPROVAL, call_body(asked.name, asked.args)
 
 
 async def _keep(run: OpenRun, external: ExternalRun) -> None:

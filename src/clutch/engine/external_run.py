@@ -18,7 +18,7 @@ from clutch.contain import BackgroundTasks, contained
 from clutch.core.messages import Answer, Call, Result, Results, whole
 from clutch.core.text.tasks import storable
 from clutch.engine.live import result_detail, tool_detail
-from clutch.ports import Runtime, RuntimeJob, Verdict
+from clutch.ports import SUBAGENT_CALL, HumanQuestion, Runtime, RuntimeJob, Verdict
 
 
 class Tell(Protocol):
@@ -32,14 +32,22 @@ class ExternalRun:
         self.run_id, self._tell = run_id, tell
         self.news = asyncio.Event()
         self.is_paused = False
-        self.asked: deque[tuple[Call, asyncio.Future[Verdict]]] = deque()
+        self.asked: deque[tuple[Call | HumanQuestion, asyncio.Future[Verdict]]] = deque()
         self._said: list[str] = []
         self._has_spoken = False
         self._done: list[tuple[Call, str, bool]] = []
         self._open: list[Call] = []
         self._began: dict[int, float] = {}  #: by the identity of the call
         self._shown: Call | None = None
-        told = replace(job, say=self._say, think=self._think, begin=self._begin, end=self._end, ask=self._ask)
+        told = replace(
+            job,
+            say=self._say,
+            think=self._think,
+            begin=self._begin,
+            end=self._end,
+            ask=self._ask,
+            ask_human=self._ask,
+        )
         self._tasks = BackgroundTasks()
         self._work = self._tasks.call(_run(runtime, told), f"clutch-run-{run_id}")
         self._work.add_done_callback(lambda _: self.news.set())
@@ -72,14 +80,16 @@ class ExternalRun:
 
     def changed(self) -> tuple[Call | None] | None:
         """The call that the code makes now, if that has changed since the last call of this function."""
-        now = self._open[0] if self._open else None
+        # A subagent of the code is itself a call, which lasts as long as what it does.
+        working = [call for call in self._open if call.name != SUBAGENT_CALL] or self._open
+        now = working[0] if working else None
         if now is self._shown:
             return None
         self._shown = now
         return (now,)
 
-    def hear(self, call: Call, verdict: Verdict) -> None:
-        """Answer the oldest question about this call."""
+    def hear(self, call: Call | HumanQuestion, verdict: Verdict) -> None:
+        """Answer a call or a question that is in `asked`."""
         for one in self.asked:
             if one[0] is call:
                 self.asked.remove(one)
@@ -140,7 +150,7 @@ class ExternalRun:
         self._done.append((call, text, failed))
         self.news.set()
 
-    async def _ask(self, call: Call) -> Verdict:
+    async def _ask(self, call: Call | HumanQuestion) -> Verdict:
         answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
         self.asked.append((call, answer))
         self.news.set()

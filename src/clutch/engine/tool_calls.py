@@ -34,7 +34,7 @@ from clutch.engine.spawn import Spawned, spawn_all
 from clutch.errors import Forbidden, InvalidInput, NotFound
 from clutch.ports import FilesFailed, RemoteTask, ToolContext, ToolFailed
 from clutch.transactions import authority, questions, task_files, turn, turn_end
-from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body
+from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body, question_body
 from clutch.transactions.sessions import Stale
 from clutch.transactions.spawn import Accepted, ChildRequest
 from clutch.transactions.turn import Boundary, SpawnBatch
@@ -184,7 +184,7 @@ def _question(run: OpenRun, place: int, call: Call, is_wary: bool) -> NewQuestio
             question = run.services.toolbox.human_question(call.args)
         except InvalidInput:
             return None  # the result of the call says what is wrong
-        body = json.dumps({"question": question.question, "choices": list(question.choices)})
+        body = question_body(question.question, question.choices)
         return NewQuestion(run.services.ids.next(), place, QuestionKind.QUESTION, body)
     if call.name in session_tools_rules.TOOLS and not _is_well_formed(run, call):
         return None  # as above

@@ -194,7 +194,8 @@ class AcpRuntime:
         from clutch.runtimes.acp_client import Listener
 
         listener = Listener(job, self._agent.name)
-        connection = connect_to_agent(cast(Client, listener), program)
+        # The library still counts elicitation among what is not stable.
+        connection = connect_to_agent(cast(Client, listener), program, use_unstable_protocol=True)
         try:
             session_id, text = await self._opened(job, connection, program)
             listener.is_listening = True
@@ -223,10 +224,19 @@ class AcpRuntime:
 
     async def _open(self, job: RuntimeJob, connection: ClientSideConnection) -> tuple[str, str]:
         from acp import PROTOCOL_VERSION
-        from acp.schema import ClientCapabilities, Implementation
+        from acp.schema import (
+            ClientCapabilities,
+            ElicitationCapabilities,
+            ElicitationFormCapabilities,
+            ElicitationUrlCapabilities,
+            Implementation,
+        )
 
+        asks = ElicitationCapabilities(form=ElicitationFormCapabilities(), url=ElicitationUrlCapabilities())
         hello = await connection.initialize(
-            PROTOCOL_VERSION, ClientCapabilities(), Implementation(name="clutch", version=__version__)
+            PROTOCOL_VERSION,
+            ClientCapabilities(elicitation=asks),
+            Implementation(name="clutch", version=__version__),
         )
         if hello.protocol_version != PROTOCOL_VERSION:
             raise RuntimeFailed(

@@ -2,7 +2,10 @@
 
 Files and terminals are not served: the agent learns this at the start, the library refuses what it asks for anyway,
 and it uses its own, in its own process, which runs in the sandbox of the session. Only its requests for
-permission reach a person."""
+permission and its questions reach a person.
+
+A subagent of the agent is a call, `subagent`, and what that does are calls that name it: Clutch can neither steer nor
+stop one alone, so it is no task."""
 
 from __future__ import annotations
 
@@ -11,19 +14,36 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
-from acp.schema import AllowedOutcome, DeniedOutcome, PermissionOption, RequestPermissionResponse
+from acp.schema import (
+    AcceptElicitationResponse,
+    AllowedOutcome,
+    CancelElicitationResponse,
+    DeclineElicitationResponse,
+    DeniedOutcome,
+    ElicitationFormRequestMode,
+    ElicitationFormSessionMode,
+    PermissionOption,
+    RequestPermissionResponse,
+)
 
 from clutch.contain import BackgroundTasks
 from clutch.core.messages import Call
-from clutch.ports import RuntimeJob, Verdict
+from clutch.ports import SUBAGENT_CALL, HumanQuestion, RuntimeJob, Verdict
+from clutch.runtimes.acp_forms import CONSENT, FormField, FormValue, fields_of, page_question
 
 TEXT_CHARS_MAX = 1024 * 1024  # of one message; a result is cut far below that
 GAVE_CHARS_MAX = 4000
 SHOWN_CHARS_MAX = 20_000  # a person decides about what is shown, so nothing of it may be left out
 TITLE_CHARS_MAX = 500
+ANSWER_TRIES = 3  # of one field; a person who answers three times what cannot be read wants something else
 CANCELLED = RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+STARTS_AGENT = frozenset({"Task", "Agent"})  #: names of Claude's tool; older versions say `Task`
+
+ElicitationAnswer: TypeAlias = (
+    AcceptElicitationResponse | DeclineElicitationResponse | CancelElicitationResponse
+)
 
 
 class Listener:
@@ -61,6 +81,10 @@ class Listener:
         if not self.is_listening:
             return
         match update.session_update:
+            case "agent_message_chunk" | "agent_thought_chunk" if "parentToolUseId" in _meta(
+                update, "claudeCode"
+            ):
+                pass  # the words of a subagent, which are no part of the result
             case "agent_message_chunk":
                 self._say(getattr(update.content, "text", ""))
             case "agent_thought_chunk":
@@ -93,8 +117,20 @@ class Listener:
         title = str(update.title or known.get("title") or "")[:TITLE_CHARS_MAX]
         path = self._path(update) or known.get("path")
         name = update.kind or (before.name if before else "other")
+        if _is_subagent(update) or (before is not None and before.name == SUBAGENT_CALL):
+            name = SUBAGENT_CALL
         args = {"title": title} | ({"path": path} if path else {})
+        if (above := self._above(update) or known.get(SUBAGENT_CALL)) is not None:
+            args[SUBAGENT_CALL] = above
         return Call(name, args, update.tool_call_id)
+
+    def _above(self, update: Any) -> str | None:
+        """Return the title of the subagent that makes this call. None: the agent itself, as far as it says."""
+        parent = _meta(update, "claudeCode").get("parentToolUseId")
+        known = self._calls.get(parent) if isinstance(parent, str) else None
+        if known is not None:
+            return str(known.args["title"])
+        return None if parent is None else str(parent)[:TITLE_CHARS_MAX]
 
     def _path(self, update: Any) -> str | None:
         named = [one.path for one in update.locations or ()]
@@ -115,21 +151,64 @@ class Listener:
         shown = self._shown(call, tool_call, allow)
         if allow is None or len(json.dumps(shown.args)) > SHOWN_CHARS_MAX:
             return self._decided(shown, options, Verdict(False, "too long to be shown"), allow)
+        verdict = await self._verdict(shown)
+        return CANCELLED if verdict is None else self._decided(shown, options, verdict, allow)
+
+    async def _verdict(self, asked: Call | HumanQuestion) -> Verdict | None:
+        """Return the decision of the user. None: the run has ended meanwhile."""
         async with BackgroundTasks() as tasks:
-            asking = tasks.call(self._ask(shown), "clutch-acp-permission")
+            asking = tasks.call(self._ask(asked), "clutch-acp-question")
             self._asking.add(asking)
             try:
-                return self._decided(shown, options, await asking, allow)
+                return await asking
             except asyncio.CancelledError:
                 if asking.cancelled() and not self.is_listening:
-                    return CANCELLED
+                    return None
                 raise
             finally:
                 self._asking.discard(asking)
                 self.heard_at = asyncio.get_running_loop().time()
 
-    async def _ask(self, call: Call) -> Verdict:
-        return await self._job.ask(call)
+    async def _ask(self, asked: Call | HumanQuestion) -> Verdict:
+        if isinstance(asked, HumanQuestion):
+            return await self._job.ask_human(asked)
+        return await self._job.ask(asked)
+
+    async def create_elicitation(self, message: str, mode: Any, **more: Any) -> ElicitationAnswer:
+        """Put a form, or a page to open, to the user as questions. What is asked before the session is open, such as a
+        login, is cancelled: an agent is logged in with its own command."""
+        del more
+        if not self.is_listening:
+            return CancelElicitationResponse(action="cancel")
+        if not isinstance(mode, ElicitationFormSessionMode | ElicitationFormRequestMode):
+            verdict = await self._verdict(page_question(message, str(mode.url)))
+            return _elicited(verdict, None)
+        fields = fields_of(mode.requested_schema.model_dump(by_alias=True, exclude_none=True))
+        if fields is None:
+            return DeclineElicitationResponse(action="decline")
+        content: dict[str, Any] = {}
+        for field in fields or [CONSENT]:
+            verdict, value = await self._filled_in(field, message)
+            if value is None:
+                return _elicited(verdict, None)
+            content |= {field.name: value} if field.name else {}
+        return _elicited(Verdict(True), content)
+
+    async def complete_elicitation(self, elicitation_id: str, **more: Any) -> None:
+        """The page was used. Nothing waits for that here: the user has said when."""
+        del elicitation_id, more
+
+    async def _filled_in(self, field: FormField, message: str) -> tuple[Verdict | None, FormValue | None]:
+        wrong = ""
+        for _ in range(ANSWER_TRIES):
+            verdict = await self._verdict(field.question(message, wrong))
+            if verdict is None or not verdict.is_approved:
+                return verdict, None
+            try:
+                return verdict, field.value(verdict.text)
+            except ValueError as error:
+                wrong = f"Not accepted: {error}."
+        return None, None
 
     def _decided(
         self,
@@ -151,6 +230,28 @@ class Listener:
         if diffs:
             more["changes"] = [{"path": one.path, "to": one.new_text} for one in diffs]
         return Call(call.name, {**call.args, **more})
+
+
+def _is_subagent(update: Any) -> bool:
+    """Whether the call is an agent of its own: Claude's `Task`, a subagent of Codex, or a message to one."""
+    codex = _meta(update, "codex")
+    if "subagent" in codex or "collaboration" in codex:
+        return True
+    return _meta(update, "claudeCode").get("toolName") in STARTS_AGENT
+
+
+def _meta(update: Any, whose: str) -> Mapping[str, Any]:
+    known = (update.field_meta or {}).get(whose)
+    return known if isinstance(known, Mapping) else {}
+
+
+def _elicited(verdict: Verdict | None, content: dict[str, Any] | None) -> ElicitationAnswer:
+    """None: the user was not there to choose, so nothing was declined."""
+    if verdict is None:
+        return CancelElicitationResponse(action="cancel")
+    if not verdict.is_approved:
+        return DeclineElicitationResponse(action="decline")
+    return AcceptElicitationResponse(action="accept", content=content)
 
 
 def _option(options: Sequence[PermissionOption], *kinds: str) -> PermissionOption | None:

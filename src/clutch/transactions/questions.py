@@ -55,6 +55,10 @@ def call_body(name: str, args: Mapping[str, Any]) -> str:
     return json.dumps({"tool": name, "args": dict(args)}, ensure_ascii=True, sort_keys=True)
 
 
+def question_body(question: str, choices: Sequence[str]) -> str:
+    return json.dumps({"question": question, "choices": list(choices)})
+
+
 def answers(now: float, session_id: int, seq: int) -> Tx[dict[int, QuestionAnswer]]:
     del now
     rows = yield (
