@@ -11,6 +11,7 @@ from clutch.models.demo_evidence import findings_of
 from clutch.models.provider import AdapterKind, Provider
 from clutch.offline_reader import DATABASE_FILE
 from clutch.runtimes.acp_process import AcpAgent
+from clutch.runtimes.acp_registry import AcpListing, known_listings, registry_listings
 from clutch.surfaces.discovery import default_state_directory
 from clutch.tools.mcp import McpServer
 from clutch.tools.registry import ToolSettings
@@ -35,6 +36,7 @@ from clutch.wiring.engine import (
 __all__ = [
     "DATABASE_FILE",
     "AcpAgent",
+    "AcpListing",
     "AdapterKind",
     "Clutch",
     "Engine",
@@ -50,9 +52,11 @@ __all__ = [
     "config_warnings",
     "default_state_directory",
     "findings_of",
+    "known_listings",
     "make_private",
     "offline_model",
     "opened_store",
+    "registry_listings",
     "running_engine",
     "sandbox_offer",
     "server_notices",
