@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         Channel,
         Delta,
         DeltaKind,
+        HumanQuestion,
         ModelError,
         ModelRequest,
         Models,
@@ -170,6 +171,7 @@ __all__ = [
     "Heartbeat",
     "HistoryLimits",
     "Hook",
+    "HumanQuestion",
     "IdempotencyConflict",
     "IdleWake",
     "InvalidInput",
@@ -281,7 +283,7 @@ _PUBLIC: dict[str, str] = {
     "clutch.core.text.tasks": "PayloadMode",
     "clutch.core.views": "HistoryLimits",
     "clutch.ports": (
-        "Channel Delta DeltaKind ModelError ModelRequest Models Runtime RuntimeJob ToolContext "
+        "Channel Delta DeltaKind HumanQuestion ModelError ModelRequest Models Runtime RuntimeJob ToolContext "
         "ToolSpec Toolbox Trouble Verdict"
     ),
     "clutch.transactions.control": "NotPossible PlanChanged UnknownTask",

@@ -58,6 +58,8 @@ def _group(group: Any, name: str) -> Iterator[str]:
         if getattr(command, "hidden", False):
             continue
         if hasattr(command, "commands"):
+            if command.invoke_without_command:
+                yield from _command(command, f"{name} {word}")
             yield from _group(command, f"{name} {word}")
         else:
             yield from _command(command, f"{name} {word}")

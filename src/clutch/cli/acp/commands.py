@@ -24,7 +24,7 @@ FETCH_S: Final = 15.0
 DESCRIPTION_SHOWN: Final = 70
 INSTALL_SHOWN: Final = 200
 
-editors = typer.Typer(help="Talk to a main agent from an editor, and list agents that can be subagents.")
+editors = typer.Typer()
 
 
 @editors.callback(invoke_without_command=True)
@@ -41,7 +41,8 @@ def acp(
 ) -> None:
     """Serve an editor that speaks the Agent Client Protocol on stdin and stdout.
 
-    Zed, JetBrains and other editors start it. Conversations and their subagents outlive the editor.
+    Zed, JetBrains and other editors start it. Conversations and their subagents outlive the editor. `clutch acp list`
+    lists the agents of others that can be subagents.
 
     Example: clutch acp --session agent:main:main"""
     if context.invoked_subcommand is not None:
