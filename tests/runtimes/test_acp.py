@@ -22,7 +22,7 @@ from clutch.core.policy import Life, Policy
 from clutch.ports import Launch, RuntimeFailed, RuntimeJob, SandboxAccess
 from clutch.runtimes import acp_supervisor
 from clutch.runtimes.acp import AcpRuntime
-from clutch.runtimes.acp_process import chosen
+from clutch.runtimes.acp_process import chosen, found_program
 from clutch.testing.runtimes import CHECKS, Check
 from clutch.tools.sandbox.process import SandboxedPrograms
 from tests.patience import PATIENCE_S
@@ -397,11 +397,11 @@ async def test_agent_that_falls_silent_is_ended(tmp_path: Path) -> None:
 
 def test_an_adapter_is_found_under_its_former_name(tmp_path: Path) -> None:
     (claude,) = chosen(["claude"])
-    assert claude.found(str(tmp_path)) is None
+    assert found_program(claude, str(tmp_path)) is None
     for name in ("claude-code-acp", "claude-agent-acp"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-        assert claude.found(str(tmp_path)) == str(tmp_path / name)
+        assert found_program(claude, str(tmp_path)) == str(tmp_path / name)
 
 
 def test_known_agents_are_chosen_by_name() -> None:

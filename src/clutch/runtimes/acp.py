@@ -22,7 +22,7 @@ from clutch.core.redaction import redact
 from clutch.core.text.format import quoted
 from clutch.errors import extra
 from clutch.ports import Launch, ProgramSandbox, RuntimeFailed, RuntimeJob, SandboxAccess, ToolFailed
-from clutch.runtimes.acp_process import AcpAgent, Program, running
+from clutch.runtimes.acp_process import AcpAgent, Program, found_program, running
 from clutch.runtimes.function import earlier
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class AcpRuntime:
         agent, env = self._agent, self._agent.environment()
         if job.files is not None:
             env["TASK_DIR"] = job.files
-        command = agent.found(env.get("PATH"))
+        command = found_program(agent, env.get("PATH"))
         if command is None:
             raise RuntimeFailed(f"the agent {agent.name!r} needs `{agent.command}`; {agent.remedy}")
         cwd, argv = _where(job), (command, *agent.args)

@@ -216,12 +216,6 @@ class AcpAgent:
         names = (*INHERITED, *sorted(self.inherit))
         return {name: os.environ[name] for name in names if name in os.environ} | dict(self.env)
 
-    def found(self, path: str | None) -> str | None:
-        """Return its program, in these folders or those of this process. An adapter that was renamed is found under
-        its former name, too: who installed it then need not install it again."""
-        names = (self.command, *FORMER.get(self.command, ()))
-        return next((found for name in names if (found := shutil.which(name, path=path))), None)
-
     @property
     def remedy(self) -> str:
         """What to do when its command is not found."""
@@ -231,6 +225,13 @@ class AcpAgent:
 
 #: Former names of programs, by the present one.
 FORMER: Mapping[str, tuple[str, ...]] = MappingProxyType({"claude-agent-acp": ("claude-code-acp",)})
+
+
+def found_program(agent: AcpAgent, path: str | None) -> str | None:
+    """Return the program of an agent, in these folders or those of this process. An adapter that was renamed is found
+    under its former name, too: who installed it then need not install it again."""
+    names = (agent.command, *FORMER.get(agent.command, ()))
+    return next((found for name in names if (found := shutil.which(name, path=path))), None)
 
 
 def _known(name: str, *argv: str, install: str, keeps: tuple[str, ...]) -> AcpAgent:

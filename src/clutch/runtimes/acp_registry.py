@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from clutch.errors import InvalidInput
-from clutch.runtimes.acp_process import KNOWN, AcpAgent
+from clutch.runtimes.acp_process import KNOWN, AcpAgent, found_program
 
 TEXT_CHARS_MAX: Final = 2000  # of an entry's text; a longer one is no description
 ENTRIES_MAX: Final = 1000
@@ -45,7 +45,7 @@ def known_listings(configured: Iterable[AcpAgent]) -> list[AcpListing]:
             description="",
             command=(agent.command, *agent.args),
             install=agent.install,
-            program=agent.found(agent.environment().get("PATH")),
+            program=found_program(agent, agent.environment().get("PATH")),
             is_configured=agent.name in own,
         )
         for agent in (own | others).values()
