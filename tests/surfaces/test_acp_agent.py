@@ -24,12 +24,14 @@ from acp.schema import (
     RequestPermissionResponse,
 )
 
+from clutch.core.messages import Answer
+from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 from clutch.surfaces import discovery
 from clutch.surfaces.http_client import item_path
 from clutch.tools.registry import ToolSettings
 from clutch.tools.sandbox.policy import Sandbox
 from tests.patience import PATIENCE_S
-from tests.surfaces.served import FAST, Served, served
+from tests.surfaces.served import FAST, Served, Slow, served
 from tests.surfaces.test_http_tasks import spawned
 
 pytestmark = pytest.mark.anyio
@@ -200,6 +202,21 @@ async def test_another_folder_and_an_unknown_session_are_said(db: Served, tmp_pa
         await editor.until(lambda: f"works in {db.home.parent}, and not in {tmp_path}" in editor.text)
         with pytest.raises(acp.RequestError, match="no session"):
             await connection.load_session(str(tmp_path), "agent:main:chat:never", mcp_servers=[])
+
+
+class Broken(Slow):
+    async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
+        raise ModelError(Trouble.BAD_REQUEST, "no such model")
+
+
+async def test_a_turn_that_fails_says_why_before_its_prompt_ends(tmp_path: Path) -> None:
+    editor = Editor()
+    with served(tmp_path / "state", Broken(), policy=FAST) as here:
+        async with opened(editor, here.home, tmp_path) as connection:
+            session = await begun(connection, tmp_path)
+            for times in (1, 2):
+                assert await said(connection, session, "hello") == "end_turn"
+                assert editor.text.count("no such model") == times
 
 
 @pytest.mark.slow

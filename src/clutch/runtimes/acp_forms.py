@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from clutch.ports import HumanQuestion
 
 QUESTION_CHARS_MAX: Final = 4000
-CHOICES_MAX: Final = 20  #: more are told in the question, and typed
+CHOICES_MAX: Final = 20  #: more are listed in the question, and typed
 FIELDS_MAX: Final = 20  #: a longer form is declined: a person does not answer so many questions one by one
 YES, NO = "yes", "no"
 FormValue: TypeAlias = str | int | float | bool | list[str]

@@ -169,7 +169,7 @@ def _call(item: Item) -> ToolCallUpdate:
 
 
 def _begun(call: ToolCallUpdate) -> ToolCallStart:
-    """Return the call that the request belongs to: an editor need not know a call that it was never told of."""
+    """Return the call that the request belongs to: an editor need not accept a call that it has not seen."""
     return ToolCallStart(session_update="tool_call", **call.model_dump(exclude_none=True))
 
 

@@ -26,13 +26,16 @@ from clutch.cli.chat.stream import AGAIN_S, LOOK_S, ChatEvent, EventListener, Pi
 from clutch.cli.output import say
 from clutch.contain import BackgroundTasks
 from clutch.errors import ClutchError, NoGateway
-from clutch.surfaces.http_client import GatewayClient, session_path, task_path
+from clutch.surfaces.http_client import Declined, GatewayClient, session_path, task_path
 
 T = TypeVar("T")
 AWAY_S: Final = 60.0  #: as for every command: a restart takes seconds
 PAGE: Final = 200  #: messages of one request
 HISTORY_PAGES: Final = 5  #: of a conversation that is opened again
 TASKS_MAX: Final = 200
+PAUSE_S: Final = (
+    0.2  #: between two looks: each is a few requests, of which a gateway takes only so many in a second
+)
 ANSWERS_KEPT: Final = 50  #: with which a reply is compared, so that it is not shown twice
 FINAL_DELIVERY: Final = frozenset({"delivered", "skipped", "undelivered", None})
 
@@ -48,6 +51,7 @@ class EditorPage:
     letters: frozenset[str]  #: messages of the user that the agent has not read
     tasks: Sequence[Mapping[str, Any]]
     items: Sequence[Mapping[str, Any]]  #: of the inbox
+    replies: Sequence[Mapping[str, Any]]  #: to the user, which no client has confirmed
 
     def is_idle(self, letter: str) -> bool:
         """Whether the agent has read this message, and no turn is open or about to begin for a user."""
@@ -64,7 +68,7 @@ class EditorSession:
         self._tasks, self._stack = BackgroundTasks(), ExitStack()
         self._decisions = EditorDecisions(editor, key, self.ask, has_forms=has_forms)
         self._calls, self._subagents, self._pieces = ToolCalls(), SubagentCalls(), Pieces()
-        self._seq = 0  #: of the last message that was shown
+        self._seq = self._reply = 0  #: of the last message, and of the last reply, that was shown
         self._run = ""  #: whose pieces came last
         self._needs_break = False  #: a further message would run into the text of the last one
         self._answers: deque[str] = deque(maxlen=ANSWERS_KEPT)
@@ -112,6 +116,9 @@ class EditorSession:
             except NoGateway:
                 if loop.time() >= deadline:
                     raise
+            except Declined as error:
+                if error.code != "rate_limited" or loop.time() >= deadline:
+                    raise
             await asyncio.sleep(AGAIN_S)
 
     # ---- the editor's requests -----------------------------------------------------------------------
@@ -125,9 +132,13 @@ class EditorSession:
         letter = (await self.ask(lambda client: self._post(client, "messages", {"text": text}, key)))[
             "letterId"
         ]
-        while not (await self._look_again()).is_idle(letter):
+        page = await self._look_again()
+        while not page.is_idle(letter):
             if self._is_cancelled:  # the first halt came before the turn had begun
                 await self._halt()
+                self._look_soon()
+            page = await self._next_look()
+        await self._look_again()  # a reply that is not in the transcript, such as the error of the turn
         return "cancelled" if self._is_cancelled else "end_turn"
 
     async def command(self, call: Callable[[GatewayClient], object]) -> str:
@@ -161,9 +172,13 @@ class EditorSession:
 
     async def _look_again(self) -> EditorPage:
         """Return what a look finds that begins after this call. Raises ClutchError."""
+        self._look_soon()
+        return await self._next_look()
+
+    async def _next_look(self) -> EditorPage:
+        """Return what the next look finds that begins after this call, when there is a reason for one."""
         before = self._looks
         while self._found[0] <= before:
-            self._look_soon()
             await self._looked.wait()
         page = self._found[1]
         if isinstance(page, ClutchError):
@@ -179,6 +194,7 @@ class EditorSession:
                 await self._take(self._events.popleft())
             if self._is_due:
                 await self._look()
+                await asyncio.sleep(PAUSE_S)
             try:
                 async with asyncio.timeout(LOOK_S):
                     await self._wake.wait()
@@ -191,7 +207,7 @@ class EditorSession:
         number = self._looks
         found: EditorPage | ClutchError | None = None
         try:
-            found = page = await self.ask(lambda client: _page(client, self.key, self._seq))
+            found = page = await self.ask(lambda client: _page(client, self.key, self._seq, self._reply))
             await self._show(page)
         except ClutchError as error:
             if str(error) != str(self._found[1]):
@@ -207,13 +223,9 @@ class EditorSession:
         match event.kind:
             case "reply":
                 await self._look()
-                if isinstance(
-                    self._found[1], ClutchError
-                ):  # whether it is in the transcript is not known yet
+                if isinstance(self._found[1], ClutchError):  # it is not shown
                     self._events.appendleft(event)
                     return await asyncio.sleep(AGAIN_S)
-                if event.data.text.strip() not in self._answers:  # a failure, a notice: not in the transcript
-                    await self._message(event.data.text)
                 event.data.shown.set()
             case "lost":
                 self._pieces = Pieces()  # the answer that was being written is asked for again
@@ -250,6 +262,8 @@ class EditorSession:
                 await self._show_answer(text)
             for update in self._calls.updates(message):
                 await self._send(update)
+        for reply in page.replies:
+            await self._show_reply(reply)
         for task in page.tasks:
             if self._subagents.is_news(task):
                 await self._send(self._subagents.update(task, await self._result(task)))
@@ -282,6 +296,14 @@ class EditorSession:
             return await self._message(text)
         await self._text(rest)
         self._needs_break = True
+
+    async def _show_reply(self, reply: Mapping[str, Any]) -> None:
+        """Show a reply that is not in the transcript: the error of a turn, a notice."""
+        self._reply = reply["id"]
+        if (text := reply["reply"].strip()) in self._answers:
+            self._answers.remove(text)
+        else:
+            await self._message(text)
 
     async def _message(self, text: str) -> None:
         self._needs_break |= bool(self._pieces.came.strip())
@@ -317,16 +339,34 @@ def _history(client: GatewayClient, key: str) -> EditorPage:
     return _put_together(client, key, pages)
 
 
-def _page(client: GatewayClient, key: str, after: int) -> EditorPage:
+def _page(client: GatewayClient, key: str, after: int, reply: int) -> EditorPage:
     """The messages behind a number. The last request has read the state of the conversation with its messages."""
+    # Before the messages: a reply that is an answer of the transcript must be known as one.
+    replies = _replies(client, key, reply)
     pages = [client.get(session_path(key, "conversation"), limit=PAGE, after=after)]
     while pages[-1]["more"]:
         after = pages[-1]["messages"][-1]["seq"]
         pages.append(client.get(session_path(key, "conversation"), limit=PAGE, after=after))
-    return _put_together(client, key, pages)
+    return _put_together(client, key, pages, replies)
 
 
-def _put_together(client: GatewayClient, key: str, pages: Sequence[Mapping[str, Any]]) -> EditorPage:
+def _replies(client: GatewayClient, key: str, after: int) -> list[Mapping[str, Any]]:
+    """The replies behind one that no client has confirmed."""
+    found: list[Mapping[str, Any]] = []
+    while True:
+        said = client.post(session_path(key, "replies"), {"waitSeconds": 0, "after": after})
+        if said["id"] is None:
+            return found
+        found.append(said)
+        after = said["id"]
+
+
+def _put_together(
+    client: GatewayClient,
+    key: str,
+    pages: Sequence[Mapping[str, Any]],
+    replies: Sequence[Mapping[str, Any]] = (),
+) -> EditorPage:
     delivered: dict[int, list[Mapping[str, Any]]] = {}
     for one in (one for page in pages for one in page["delivered"]):
         delivered.setdefault(one["seq"], []).append(one)
@@ -339,4 +379,5 @@ def _put_together(client: GatewayClient, key: str, pages: Sequence[Mapping[str, 
         letters=frozenset(one["letterId"] for one in pages[-1]["waiting"]),
         tasks=client.get("/v1/tasks", root=key, limit=TASKS_MAX)["tasks"],
         items=[item for item in items if any(step["sessionKey"] == key for step in item["path"])],
+        replies=replies,
     )
