@@ -55,7 +55,9 @@ def test_every_help_fits_80_columns_and_no_line_of_the_list_is_cut_and_every_com
     for command in named:
         help_ = typed(command, "--help").out
         assert [line for line in help_.splitlines() if len(line) > 80] == [], command
-        assert "--json" in help_ or command in ("mcp", "agents", "config", "import", "schedule"), command
+        assert "--json" in help_ or command in ("mcp", "acp", "agents", "config", "import", "schedule"), (
+            command
+        )
 
 
 def test_every_help_has_an_example_that_can_be_typed(typed: Typed) -> None:
@@ -96,7 +98,8 @@ REPORTS = {
     "why": ("TASK",), "logs": ("TASK",), "replay": ("TASK",), "export": ("TASK",), "doctor": (), "token": (),
     "config check": (), "config explain": ("announce.queue.mode",), "config schema": (), "gc": ("--dry-run",),
     "backup": ("NEW",), "restore": ("BACKUP",), "import openclaw": ("NEW", "--dry-run"),
-    "agents list": (), "agents show": ("main",), "agents check": (),
+    "acp list": [],
+    "acp list": (), "agents list": (), "agents show": ("main",), "agents check": (),
     "schedule list": (),
     "spawn": ("x", "--dry-run"), "open": ("--print",), "devices": (), "nodes": (),
     "run": ("quick one", "--wait"), "demo": (),
@@ -116,7 +119,7 @@ MESSAGES = re.compile(
 def test_every_report_is_printed_to_stdout_and_only_messages_to_stderr(
     first: Served, typed: Typed, tmp_path: Path
 ) -> None:
-    groups = {"agents", "config", "import", "schedule"}
+    groups = {"acp", "agents", "config", "import", "schedule"}
     assert {words.split()[0] for words in REPORTS} - groups | OTHERS == set(
         getattr(get_command(app), "commands")  # noqa: B009 (a group has them)
     ) - groups

@@ -39,10 +39,10 @@ def acp(
         ),
     ] = None,
 ) -> None:
-    """Serve an editor that speaks the Agent Client Protocol on stdin and stdout.
+    """Serve a main agent to an editor on stdin and stdout.
 
-    Zed, JetBrains and other editors start it. Conversations and their subagents outlive the editor. `clutch acp list`
-    lists the agents of others that can be subagents.
+    Zed, JetBrains and others start it, over the Agent Client Protocol. Conversations and their subagents outlive the
+    editor. `clutch acp list` lists the agents of others that can be subagents.
 
     Example: clutch acp --session agent:main:main"""
     if context.invoked_subcommand is not None:
