@@ -98,7 +98,6 @@ REPORTS = {
     "why": ("TASK",), "logs": ("TASK",), "replay": ("TASK",), "export": ("TASK",), "doctor": (), "token": (),
     "config check": (), "config explain": ("announce.queue.mode",), "config schema": (), "gc": ("--dry-run",),
     "backup": ("NEW",), "restore": ("BACKUP",), "import openclaw": ("NEW", "--dry-run"),
-    "acp list": [],
     "acp list": (), "agents list": (), "agents show": ("main",), "agents check": (),
     "schedule list": (),
     "spawn": ("x", "--dry-run"), "open": ("--print",), "devices": (), "nodes": (),
