@@ -15,6 +15,7 @@ from clutch.core.checks import CheckReport, CheckState, TaskCheck, report_of
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Outcome, Task
 from clutch.core.policy import Limits, Policy
+from clutch.core.spawn import BudgetRequest
 from clutch.core.text.checks import VERDICT_TOOL
 from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.tools.registry import AllTools, ToolSettings
@@ -211,6 +212,14 @@ async def test_another_agent_judges_and_its_call_is_booked(crew: MakeCrew) -> No
     assert "sources are missing" in (await one.notes())[0]
     ((booked,),) = await one.house.rows("SELECT COUNT(*) FROM usage WHERE session_id = 10000 AND state = 1")
     assert booked == 4
+
+
+async def test_a_verdict_draws_on_the_budget_of_the_task(crew: MakeCrew) -> None:
+    one = await crew(lambda at: "result")
+    task = await one.works(TaskCheck(agent="main"), budget=BudgetRequest(tokens=1_000_000))
+    assert task.outcome is Outcome.OK
+    ((spent, reserved),) = await one.house.rows("SELECT tokens_spent, tokens_reserved FROM purses")
+    assert (spent, reserved) == (30, 0)  # 15 for each of two calls
 
 
 async def test_an_agent_without_a_verdict_is_asked_again_and_then_the_run_fails(crew: MakeCrew) -> None:
