@@ -73,17 +73,12 @@ class ToolSpec:
     is_outward: bool = False  #: reaches beyond the workspace: what it says is not to be trusted
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteTask:
-    """A call that another server carries out as a task, which outlives this process.
-
-    `journal` stores the id of the task with the open call, before the tool waits for it. `known`: the id that an
-    earlier try has stored: the tool waits for that task and starts nothing. `is_kept` says, when the tool is cancelled,
-    whether the call is resumed later; otherwise the tool cancels the task, too."""
+class RemoteTask(NamedTuple):
+    """A call that another server carries out as a task. Its id is journaled: a later try waits for the same task."""
 
     journal: Callable[[str], Awaitable[None]]
-    is_kept: Callable[[], bool]
-    known: str | None = None
+    is_kept: Callable[[], bool]  #: a cancelled call is resumed later, so its task is not cancelled
+    known: str | None = None  #: the id that an earlier try has journaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +123,18 @@ class Toolbox(Protocol):
 
     def specs(self) -> Sequence[ToolSpec]:
         """Return what models know of the tools."""
-        ...
 
     async def run(self, name: str, args: Mapping[str, Any], context: ToolContext) -> str:
         """The text for the model. Raises ToolFailed with a text for it."""
-        ...
 
     def human_question(self, args: Mapping[str, Any]) -> HumanQuestion:
         """Arguments of `ask_human` as our own type. Raises InvalidInput naming the field and the rule."""
-        ...
 
     def spawn_request(self, args: Mapping[str, Any]) -> SpawnRequest:
         """Arguments of `sessions_spawn` as our own type. Raises InvalidInput naming the field and the rule."""
-        ...
 
     def session_call(self, name: str, args: Mapping[str, Any]) -> SessionCall:
         """Arguments of another session tool (`core.session_tools.TOOLS`). Raises InvalidInput as above."""
-        ...
 
 
 class Skills(Protocol):
