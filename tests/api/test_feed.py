@@ -11,12 +11,13 @@ import asyncpg
 import pytest
 
 from clutch.api.feed import Feed, FeedEvent, FeedWatcher
+from clutch.api.overview import Overviews
 from clutch.engine.live import Bus, Live
 from clutch.store.postgres import PostgresStore
 from clutch.store.postgres_address import parse_address
 from clutch.store.sqlite import SqliteStore
 from clutch.transactions import control
-from clutch.transactions.read import timeline
+from clutch.transactions.read import tasks, timeline
 from tests.engine.house import JumpClock
 from tests.patience import PATIENCE_S
 from tests.transactions.conftest import POLICY
@@ -53,6 +54,29 @@ def feed_of(store: PostgresStore | SqliteStore) -> Feed:
     """As several gateways would have one each."""
     services: Any = SimpleNamespace(db=store, lives=getattr(store, "lives", None), bus=Bus())
     return Feed(cast(Any, SimpleNamespace(services=services)))
+
+
+async def test_what_is_read_later_is_sent_later(clock: JumpClock) -> None:
+    """A page keeps what it is sent last: an older state of a task would stay until the task changes again."""
+    async with SqliteStore(":memory:", clock) as store:
+        world = World(store, cast(Any, clock), POLICY)
+        task = await world.child(await world.main())
+        feed, watcher = feed_of(store), FeedWatcher()
+        overviews = Overviews(feed._gateway, feed)
+        async with feed.watching(watcher):
+            with overviews.watching(watcher):
+                await store.alone(control.kill, POLICY, task, "enough", "person")
+                await feed._look()
+                await overviews._send_progress(tasks.of, {task})
+                names = [news.name for told in watcher.take() for news in told.news]
+                assert names[0] != "progress"
+                assert names[-1] == "progress"
+                async with feed.order:
+                    sending = asyncio.create_task(overviews._send_progress(tasks.of, {task}))
+                    await store.read(tasks.of, [task])  # one that began later has ended
+                    assert watcher.take() == []
+                await sending
+                assert len(watcher.take()) == 1
 
 
 async def test_line_that_is_committed_behind_a_cursor_is_read_by_whoever_comes_back_with_it(

@@ -46,7 +46,7 @@ async def test_the_pause_between_two_looks_grows_with_what_both_reads_cost(
     gateway = SlowGateway(read_s)
     monkeypatch.setattr(overview, "time", SimpleNamespace(monotonic=lambda: gateway.moment))
     monkeypatch.setattr(overview, "asyncio", SimpleNamespace(sleep=gateway.sleep))
-    feed = SimpleNamespace(take_changed=lambda: {5})
+    feed = SimpleNamespace(take_changed=lambda: {5}, order=asyncio.Lock())
     overviews = Overviews(cast("Gateway", gateway), cast("Any", feed))
     with overviews.watching(FeedWatcher()):
         looking = asyncio.create_task(overviews._follow_changes())

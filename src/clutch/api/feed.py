@@ -155,7 +155,9 @@ class Feed:
         self._place = timeline.BEGINNING
         self._seen: OrderedDict[Cursor, Arrival] = OrderedDict()
         self._arrivals = 0
-        self._looking = asyncio.Lock()
+        #: Held from a read of tasks until it is sent. Reads run beside each other: without it, a watcher could be sent
+        #: what was read first last, and would keep the older state until the task changes again.
+        self.order = asyncio.Lock()
         self._roots: dict[int, int] = {}
         self._changed: set[int] = set()  #: tasks whose lines were published since `take_changed`
         self._fresh: dict[Key, list[FeedEvent]] = {}  #: of this moment
@@ -187,7 +189,7 @@ class Feed:
     @asynccontextmanager
     async def watching(self, watcher: FeedWatcher) -> AsyncIterator[Joined]:
         """Deliver everything new to the watcher; what was before the yielded place it reads with `since`."""
-        async with self._looking:
+        async with self.order:
             if not self._watchers:
                 await self._begin()
             self._gathered(watcher.key)  # is for those who were there when it came
@@ -270,7 +272,7 @@ class Feed:
         """Publish every timeline line that is committed now."""
         if self._watchers:
             try:
-                async with self._looking:
+                async with self.order:
                     await self._look()
             except StoreError:
                 pass  # the next tick looks again

@@ -293,14 +293,16 @@ class Overviews:
     async def _send_progress(
         self, read_tasks: TxFunction[[Sequence[int]], list[TaskView]], task_ids: set[int]
     ) -> None:
-        try:
-            shown = await self._gateway.services.db.read(read_tasks, sorted(task_ids))
-        except StoreError:
-            return
-        news = [_progress(view) for view in shown]
-        for watcher in tuple(self._watchers):
-            if wanted := [one for one in news if watcher.wants(one)]:
-                watcher.hear(FeedBatch(wanted))
+        async with self._feed.order:
+            try:
+                shown = await self._gateway.services.db.read(read_tasks, sorted(task_ids))
+            except StoreError:
+                return
+            news = [_progress(view) for view in shown]
+            for watcher in tuple(self._watchers):
+                if wanted := [one for one in news if watcher.wants(one)]:
+                    self._feed.tell_at_once(watcher)  # what was read before, and is still gathered
+                    watcher.hear(FeedBatch(wanted))
 
     async def _follow_changes(self) -> None:
         changes = self._gateway.services.changes
