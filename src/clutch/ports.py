@@ -26,7 +26,6 @@ from clutch.core.spawn import SpawnRequest
 class Clock(Protocol):
     def now(self) -> float:
         """Seconds since the epoch."""
-        ...
 
 
 @runtime_checkable
@@ -42,7 +41,6 @@ class MeasuredClock(Clock, Protocol):
 
     def measured(self, server: float, waited_s: float) -> None:
         """Take the server's time of an answer that has just arrived after so many seconds."""
-        ...
 
 
 class Lives(Protocol):
@@ -50,7 +48,6 @@ class Lives(Protocol):
 
     async def hold(self, number: int) -> None:
         """Be seen as alive under this number until the process dies."""
-        ...
 
     async def dead(self, numbers: Sequence[int]) -> list[int]: ...
 
@@ -147,18 +144,15 @@ class Skills(Protocol):
 
     def offered(self, agent_id: str) -> Sequence[tuple[str, str]]:
         """Return names and descriptions of the skills that this agent may use."""
-        ...
 
     @property
     def copies(self) -> str: ...
 
     def narrowed(self, agent_id: str, name: str) -> ToolFilter | None:
         """Return the tools that a run may use once it has loaded this skill; None: no fewer than before."""
-        ...
 
     async def load(self, agent_id: str, name: str) -> str:
         """Return the text of a skill, and where its files are. Raises ToolFailed."""
-        ...
 
 
 class Waits(NamedTuple):
@@ -181,11 +175,9 @@ class Limiter(Protocol):
 
     def waits(self) -> Mapping[str, Waits]:
         """By provider."""
-        ...
 
     def limits(self) -> Mapping[str, ProviderLimit]:
         """By provider: what is in use, what is allowed, and until when no call is sent."""
-        ...
 
 
 class SharedLimits(Protocol):
@@ -193,11 +185,9 @@ class SharedLimits(Protocol):
 
     def holder(self) -> int | None:
         """Return the number under which this process holds slots; None: others may have declared it dead."""
-        ...
 
     async def exchange(self, name: str, bounds: Bounds, request: LimitRequest) -> LimitGrant:
         """Raises ClutchError if the database is not available, or has no such process."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +262,6 @@ class Models(Protocol):
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta) -> Answer:
         """One model call; its pieces go through `on_delta` as they come. Raises ModelError."""
-        ...
 
 
 class Verdict(NamedTuple):
@@ -337,7 +326,6 @@ class Runtime(Protocol):
 
     async def run(self, job: RuntimeJob) -> Answer:
         """The final text, with the usage that is known. An exception is the run's error."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,11 +369,9 @@ class ProgramSandbox(Protocol):
         self, argv: Sequence[str], env: Mapping[str, str], room: SandboxAccess
     ) -> AbstractContextManager[Launch]:
         """Lasts as long as the program. Raises ToolFailed where there is no sandbox."""
-        ...
 
     async def broken_limit(self, pid: int, room: SandboxAccess) -> str:
         """Waits until the program exceeds a limit of its sandbox, and names the limit."""
-        ...
 
 
 class SideWorkFailed(Exception):
@@ -401,15 +387,12 @@ class Workspaces(Protocol):
 
     async def make(self, task_id: int, source: str) -> str:
         """Its path. A copy of `source` as git sees it, or empty. Raises WorkspaceFailed."""
-        ...
 
     async def remove(self, task_id: int) -> None:
         """Raises WorkspaceFailed."""
-        ...
 
     async def kept(self) -> list[int]:
         """The tasks that have a directory here, also a half-made one."""
-        ...
 
 
 class FilesFailed(SideWorkFailed):
@@ -421,37 +404,29 @@ class TaskFiles(Protocol):
 
     def path(self, shelf: FileVersion) -> str:
         """Where the two sides are, or would be."""
-        ...
 
     def exists(self, shelf: FileVersion) -> bool:
         """One look at the file system, short enough for an event loop."""
-        ...
 
     async def put(self, shelf: FileVersion, files: Sequence[Attachment]) -> None:
         """On disk when this returns. Raises FilesFailed."""
-        ...
 
     async def handed(self, shelf: FileVersion, rules: AttachmentRules) -> Handed:
         """What lies in `out/`. Raises FilesFailed."""
-        ...
 
     async def read(self, shelf: FileVersion, name: str) -> bytes:
         """A file it hands over. Raises FilesFailed."""
-        ...
 
     async def remove(self, shelf: FileVersion, *sides: attachments.Side) -> None:
         """These sides, or all of it. Raises FilesFailed."""
-        ...
 
     async def fetch(self, shelf: FileVersion) -> bool:
         """Bring the files to this machine where only another one has them. Return whether they are here.
 
         Raises FilesFailed."""
-        ...
 
     async def kept(self) -> list[FileVersion]:
         """Those that there are here."""
-        ...
 
 
 class Blobs(Protocol):
@@ -459,17 +434,14 @@ class Blobs(Protocol):
 
     async def put(self, key: str, content: bytes) -> None:
         """Durable and whole when this returns; a reader never sees a part."""
-        ...
 
     async def get(self, key: str) -> bytes | None: ...
 
     async def keys(self, folder: str) -> list[str]:
         """Return the keys beneath `folder/`, sorted."""
-        ...
 
     async def delete(self, folder: str) -> None:
         """Delete all keys beneath `folder/`."""
-        ...
 
 
 class SessionFiles(Protocol):
@@ -501,11 +473,9 @@ class Mentions(Protocol):
 
     async def with_files(self, text: str, root: str) -> str:
         """Return the message with the text of each file. Raises InvalidInput for one that may not be read."""
-        ...
 
     async def names(self, root: str, prefix: str) -> list[str]:
         """Return what may complete a mention. Raises InvalidInput for a path outside of the workspace."""
-        ...
 
 
 class ResultFiles(Protocol):
@@ -513,19 +483,15 @@ class ResultFiles(Protocol):
 
     def path(self, session_id: int) -> str:
         """Return where they are, or would be."""
-        ...
 
     async def keep(self, session_id: int, name: str, text: str) -> None:
         """Write one, in place of an earlier one of the same name. Raises OSError, and ToolFailed beyond the limit."""
-        ...
 
     async def kept(self) -> list[int]:
         """Return the sessions that have some here. Raises OSError."""
-        ...
 
     async def remove(self, session_id: int) -> None:
         """Remove all of a session. Raises OSError."""
-        ...
 
 
 class Prices(Protocol):
@@ -535,11 +501,9 @@ class Prices(Protocol):
 
     def tokens(self, request: ModelRequest) -> int:
         """What sending it takes, about."""
-        ...
 
     def window(self, model: str) -> int | None:
         """How many tokens a request may have."""
-        ...
 
 
 class Subscriptions(Protocol):
@@ -553,7 +517,6 @@ class Subscriptions(Protocol):
 
     async def is_current(self, key: str) -> bool:
         """Whether the notification with this key still says the truth."""
-        ...
 
 
 class HookFailed(Exception):
@@ -567,7 +530,6 @@ class Hooks(Protocol):
 
     async def ask(self, name: Hook, about: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | HookFailed]:
         """The answer of each receiver, in the order they were registered."""
-        ...
 
 
 class ThreadFailed(SideWorkFailed):
@@ -582,7 +544,6 @@ class Channel(Protocol):
 
         Raises ConnectionError (it was not read: try again), PermissionError (never), or any other error such as
         `core.delivery.SendUnsure` (it may have been read: not sent again by itself)."""
-        ...
 
 
 @runtime_checkable
@@ -592,12 +553,10 @@ class Operated(Channel, Protocol):
     @property
     def operators(self) -> Collection[str]:
         """May give commands in bound threads; "*": every account."""
-        ...
 
     @property
     def approvers(self) -> Collection[str]:
         """May also approve and reject."""
-        ...
 
 
 @runtime_checkable
@@ -606,4 +565,3 @@ class Threaded(Channel, Protocol):
 
     async def open_thread(self, target: str, title: str, key: str) -> str:
         """A new thread beside what `target` names; the same `key` gives the same one. Raises ThreadFailed."""
-        ...
