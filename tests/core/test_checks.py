@@ -26,7 +26,7 @@ from clutch.core.checks import (
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results
 from clutch.core.model import LetterKind
 from clutch.core.run import ANY_TOOL, CHECK_NOTE, NOTES, SUBMIT
-from clutch.core.text.checks import VERDICT_TOOL, repair_note, verdict_of
+from clutch.core.text.check_notes import VERDICT_TOOL, repair_note, verdict_of
 from clutch.core.text.tasks import parse_fences
 from clutch.errors import InvalidInput
 

@@ -16,7 +16,7 @@ from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Outcome, Task
 from clutch.core.policy import Limits, Policy
 from clutch.core.spawn import BudgetRequest
-from clutch.core.text.checks import VERDICT_TOOL
+from clutch.core.text.check_notes import VERDICT_TOOL
 from clutch.ports import ModelError, ModelRequest, Trouble
 from clutch.tools.registry import AllTools, ToolSettings
 from clutch.tools.sandbox.policy import Sandbox

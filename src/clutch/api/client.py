@@ -239,11 +239,9 @@ class Api(Opened):
         tools: only these tools; budget: {"tokens": …, "usd": …} for the child and all of its descendants.
         output_schema: a JSON schema that the result must satisfy; `result.value` has it.
         output_type: the same as a type that pydantic knows; `result.value` is an instance of it.
-        checks: what must be true before the result counts: `TaskCheck(command="pytest -q")`, or the same as a mapping.
-            One failure is repaired by the child; after a second one the outcome is an error.
+        checks: what must be true of the result, e.g. `TaskCheck(command="pytest -q")`; the child may repair it once.
         runtime: what does the work instead of the built-in agent loop, e.g. "acp:claude".
-        share: key of a tenant or project, for the child and all of its descendants; free slots are divided between
-            shares by the weights of `worker.shares`. priority: which tasks of a share start first.
+        share, priority: a tenant or project, by whose weight free slots are divided; what starts first within it.
         attachments: files by name, which the child reads as /task/in/NAME.
         idempotency_key: the same key returns the same task, never a duplicate; other arguments under it are an error.
         session: the main or chat session that is the parent.
@@ -334,8 +332,7 @@ class Api(Opened):
     ) -> list[TaskResult[V]]:
         """Run one task for every item, `prompt(item)`, and return their results in the order of the items.
 
-        name, key: the same map with the same keys resumes: what has ended is not repeated. Raises IdempotencyConflict
-            for another prompt under the same name and key.
+        name, key: the same ones resume; what has ended is not repeated. Another prompt is an IdempotencyConflict.
         concurrency, retries: tasks under way at once, and further tasks for an item whose task did not end well.
         on_result: called for each item that ends or has ended. An error that it raises ends the map, but no task.
         session: by default one of the map's own, agent:main:chat:map-NAME. The other parameters: see `spawn`."""

@@ -272,7 +272,7 @@ def conclusion(report: CheckReport, repairs: int) -> Conclusion:
 
 
 # --------------------------------------------------------------------------------------------------
-# Texts: for lists and for the parent. What models read is in `core/text/checks.py`.
+# Texts: for lists and for the parent. What models read is in `core/text/check_notes.py`.
 
 UNCHECKED: Final = "unchecked"
 

@@ -29,7 +29,7 @@ from clutch.core.checks import (
 from clutch.core.messages import Call, Input
 from clutch.core.run import CHECK_NOTE, SHELL
 from clutch.core.spawn import Spawner, SpawnRequest, terms
-from clutch.core.text import checks as texts
+from clutch.core.text import check_notes
 from clutch.engine import output_schema
 from clutch.engine.model_call import ask_apart
 from clutch.engine.open_run import OpenRun
@@ -38,7 +38,7 @@ from clutch.ports import INSPECT, ModelError, ModelRequest, ToolFailed, ToolSpec
 from clutch.transactions import checks as checks_tx
 from clutch.transactions.checks import DueChecks
 
-VERDICT = ToolSpec(texts.VERDICT_TOOL, "Your verdict on the result.", texts.VERDICT_SCHEMA)
+VERDICT = ToolSpec(check_notes.VERDICT_TOOL, "Your verdict on the result.", check_notes.VERDICT_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ async def _concluded(run: OpenRun, report: CheckReport) -> Checked:
         case Conclusion.DONE:
             return Checked(summary=words(report))
         case Conclusion.REPAIR:
-            note = Input(texts.repair_note(report, run.services.ids.nonce()), CHECK_NOTE)
+            note = Input(check_notes.repair_note(report, run.services.ids.nonce()), CHECK_NOTE)
             line = f"{words(report)}; {error_text(report)}"
             run.head = await run.tx_with_budgets(checks_tx.repair, note, line)
             run.transcript.append(note)
@@ -217,8 +217,8 @@ async def _verdict(
     persona = run.policy.agent(one.agent or "").instructions
     request = ModelRequest(
         model=model,
-        system="\n\n".join(filter(None, (texts.VERDICT_SYSTEM, persona))),
-        transcript=(Input(texts.verdict_request(task, text, one.prompt, nonce), "check"),),
+        system="\n\n".join(filter(None, (check_notes.VERDICT_SYSTEM, persona))),
+        transcript=(Input(check_notes.verdict_request(task, text, one.prompt, nonce), "check"),),
         tools=(VERDICT,),
         key=f"{run.about.session_key}:{run.head}:check:{place}",
         output_tokens_max=run.policy.budgets.output_tokens if run.is_budgeted else None,
@@ -228,9 +228,9 @@ async def _verdict(
         return None
     if isinstance(answer, str):
         return CheckState.UNKNOWN, answer
-    return texts.verdict_of(answer) or CheckState.UNKNOWN, str(answer.calls[0].args["reason"])
+    return check_notes.verdict_of(answer) or CheckState.UNKNOWN, str(answer.calls[0].args["reason"])
 
 
 def _whole_verdict(answer: Any) -> None:
-    if texts.verdict_of(answer) is None:
+    if check_notes.verdict_of(answer) is None:
         raise ModelError(Trouble.MALFORMED, "the agent gave no verdict")

@@ -160,7 +160,9 @@ async def _finish_kept(run: OpenRun, text: str) -> bool:
     value = None if run.is_ours or SUBMIT not in run.by_name else text
     await run.hand_over()
     nonce = run.services.ids.nonce()
-    boundary = await run.tx_with_senders(turn_end.conclude, text, value, nonce, checked.summary)
+    boundary = await run.tx_with_senders(
+        turn_end.conclude, turn_end.CheckedResult(text, value, checked.summary), nonce
+    )
     return _goes_on(run, boundary)
 
 

@@ -68,7 +68,7 @@ def registry_listings(document: bytes) -> list[AcpListing]:
     return [one for one in found if one is not None]
 
 
-class Way(NamedTuple):
+class AcpDistribution(NamedTuple):
     """How an entry is started and installed, and the name of its program once it is."""
 
     command: tuple[str, ...]
@@ -91,14 +91,14 @@ def _listing(entry: Any, place: str) -> AcpListing | None:
     )
 
 
-def _way(distribution: Mapping[str, Any], place: str) -> Way | None:
+def _way(distribution: Mapping[str, Any], place: str) -> AcpDistribution | None:
     """Return the first way of this machine. None: there is a program for other machines only."""
     for kind, installs in (("npx", "npm install -g"), ("uvx", "uv tool install")):
         if kind in distribution:
             here = f"{place}.{kind}"
             package = _text(_object(distribution[kind], here), "package", here)
             command = (kind, package, *_args(distribution[kind], here))
-            return Way(command, f"{installs} {package}", program_of(package))
+            return AcpDistribution(command, f"{installs} {package}", program_of(package))
     target = (
         f"{platform.system().lower()}-{MACHINES.get(platform.machine().lower(), platform.machine().lower())}"
     )
@@ -107,7 +107,9 @@ def _way(distribution: Mapping[str, Any], place: str) -> Way | None:
         return None
     here = f"{place}.binary.{target}"
     program = PurePosixPath(_text(_object(binary, here), "cmd", here)).name
-    return Way((program, *_args(binary, here)), f"unpack {_text(binary, 'archive', here)}", program)
+    return AcpDistribution(
+        (program, *_args(binary, here)), f"unpack {_text(binary, 'archive', here)}", program
+    )
 
 
 def program_of(package: str) -> str:

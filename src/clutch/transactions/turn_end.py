@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from clutch.core import agents, ids, run, session_tools
 from clutch.core import delivery as delivery_rules
@@ -205,6 +206,14 @@ def _leave(now: float, policy: Policy, session: SessionRow) -> Tx[None]:
     yield from wake.put_off(now, policy, session)
 
 
+class CheckedResult(NamedTuple):
+    """What a run ends with. `checked`: what its checks gave; None: none were due."""
+
+    text: str
+    value: str | None
+    checked: str | None
+
+
 def submit(
     now: float, owned: OwnedRun, value: str, nonce: str = "", checked: str | None = None
 ) -> Tx[Boundary | None]:
@@ -212,26 +221,14 @@ def submit(
 
     Like the answer of `finish`, it is not the last one if a message was added to the task. `checked`: what its checks
     gave; None: none were due."""
-    return (yield from _conclude(now, owned, value, value, nonce, checked, said=Answer(value)))
+    return (yield from conclude(now, owned, CheckedResult(value, value, checked), nonce, Answer(value)))
 
 
 def conclude(
-    now: float, owned: OwnedRun, text: str, value: str | None, nonce: str, checked: str | None
+    now: float, owned: OwnedRun, result: CheckedResult, nonce: str, said: Answer | None = None
 ) -> Tx[Boundary | None]:
-    """The same for a final answer that `keep_final` has committed."""
-    return (yield from _conclude(now, owned, text, value, nonce, checked))
-
-
-def _conclude(
-    now: float,
-    owned: OwnedRun,
-    text: str,
-    value: str | None,
-    nonce: str,
-    checked: str | None,
-    said: Answer | None = None,
-) -> Tx[Boundary | None]:
-    """`said`: is still to be committed."""
+    """The same for a final answer that `keep_final` has committed. `said`: one that is still to be committed."""
+    text, value, checked = result
     policy, run_id = owned.policy, owned.run_id
     session = yield from sessions.own(owned.session_id, owned.fence)
     if checked is None and (yield from checks.due(now, session.id)) is not None:

@@ -36,15 +36,15 @@ REASON: Final = "The user rejected it in the editor."  #: a rejected plan needs 
 ANSWER_FIELD: Final = "answer"
 
 
-class Choice(NamedTuple):
+class EditorChoice(NamedTuple):
     """What the user chose for an item. None instead of it: nothing yet."""
 
     decision: str
     text: str = ""
 
 
-APPROVE, REJECT = Choice("approve"), Choice("reject", REASON)
-_Options = Sequence[tuple[PermissionOption, Choice | None]]
+APPROVE, REJECT = EditorChoice("approve"), EditorChoice("reject", REASON)
+_Options = Sequence[tuple[PermissionOption, EditorChoice | None]]
 
 
 class EditorDecisions:
@@ -86,7 +86,7 @@ class EditorDecisions:
         except (acp.RequestError, ConnectionError) as error:
             await self._end(item["id"], "failed", f"The editor did not ask: {error}.")
 
-    async def _chosen(self, item: Item) -> Choice | None:
+    async def _chosen(self, item: Item) -> EditorChoice | None:
         if item["kind"] == "question":
             return await self._answered(item)
         choice = await self._picked(item, _yes_or_no("Approve once", "Reject"))
@@ -96,9 +96,9 @@ class EditorDecisions:
             return await self._picked(item, options)
         return choice
 
-    async def _answered(self, item: Item) -> Choice | None:
+    async def _answered(self, item: Item) -> EditorChoice | None:
         if item["choices"]:
-            offered = [_option(one, Choice("answer", one)) for one in item["choices"]]
+            offered = [_option(one, EditorChoice("answer", one)) for one in item["choices"]]
             return await self._picked(item, [*offered, _option("Reject the question", REJECT)])
         if not self._has_forms:
             how = f"`/answer {item['id']} TEXT` answers it."
@@ -111,13 +111,13 @@ class EditorDecisions:
         match said:
             case AcceptElicitationResponse():
                 given = (said.content or {}).get(ANSWER_FIELD)
-                return Choice("answer", str(getattr(given, "root", given)))
+                return EditorChoice("answer", str(getattr(given, "root", given)))
             case DeclineElicitationResponse():
                 return REJECT
             case _:
                 return None
 
-    async def _picked(self, item: Item, options: _Options) -> Choice | None:
+    async def _picked(self, item: Item, options: _Options) -> EditorChoice | None:
         """Return the choice of the user. None: the dialog was closed, or the turn was cancelled."""
         named = {str(place): (option, choice) for place, (option, choice) in enumerate(options)}
         shown = [option.model_copy(update={"option_id": place}) for place, (option, _) in named.items()]
@@ -138,11 +138,11 @@ class EditorDecisions:
         await self._editor.session_update(self._session_id, acp.update_agent_message_text(f"\n\n{text}\n"))
 
 
-def _yes_or_no(yes: str, no: str) -> list[tuple[PermissionOption, Choice | None]]:
+def _yes_or_no(yes: str, no: str) -> list[tuple[PermissionOption, EditorChoice | None]]:
     return [_option(yes, APPROVE), _option(no, REJECT)]
 
 
-def _option(name: str, choice: Choice | None) -> tuple[PermissionOption, Choice | None]:
+def _option(name: str, choice: EditorChoice | None) -> tuple[PermissionOption, EditorChoice | None]:
     is_given = choice is not None and choice.decision != "reject"
     kind: Any = "allow_once" if is_given else "reject_once"
     return PermissionOption(option_id="", name=name, kind=kind), choice
