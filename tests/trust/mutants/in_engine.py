@@ -102,9 +102,9 @@ def _asks_again(open_answer: Any) -> tuple[Any, ...]:
 
 def _runs_again(call: Any) -> tuple[Any, ...]:
     @wraps(call)
-    async def bug(run: Any, wanted: Any, place: int, said: Any, interrupted: bool) -> Any:
-        del interrupted
-        return await call(run, wanted, place, said, False)
+    async def bug(run: Any, wanted: Any, place: int, said: Any, earlier: Any) -> Any:
+        del earlier
+        return await call(run, wanted, place, said, None)
 
     return (bug,)
 
