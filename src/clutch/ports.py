@@ -74,7 +74,8 @@ class RemoteTask(NamedTuple):
     """A call that another server carries out as a task. Its id is journaled: a later try waits for the same task."""
 
     journal: Callable[[str], Awaitable[None]]
-    is_kept: Callable[[], bool]  #: a cancelled call is resumed later, so its task is not cancelled
+    #: whether a later try waits for the task with this id, so that it outlives a call that is cancelled
+    is_kept: Callable[[str], Awaitable[bool]]
     known: str | None = None  #: the id that an earlier try has journaled
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from clutch import Clutch, Policy, ToolSettings
 from clutch.core.messages import Answer, Call, Results
+from clutch.errors import StoreLost
 from clutch.ports import ModelRequest, RemoteTask, ToolFailed
 from clutch.testing.models import ScriptedModel
 from clutch.tools.mcp import McpServer
@@ -119,6 +120,42 @@ async def test_orderly_stop_keeps_the_task_and_a_kill_cancels_it(tmp_path: Path,
     assert len(marks(tmp_path, "began")) == 1
 
 
+async def is_not_kept(task: str) -> bool:
+    del task
+    return False
+
+
+async def test_cancelled_call_leaves_its_task_to_the_try_that_waits_for_it(tmp_path: Path, url: str) -> None:
+    """A worker that lost the session cancels its turn, while the new owner waits for the same task."""
+    kept: list[str] = []
+
+    async def is_kept(task: str) -> bool:
+        kept.append(task)
+        return len(kept) == 1
+
+    async def refuse(task: str) -> None:
+        raise StoreLost(f"{task} is not journaled")
+
+    async def store(task: str) -> None:
+        del task
+
+    tools = await opened([McpServer(name="far", url=url)], tmp_path / "state")
+    try:
+        await tools.ready()
+        for _ in range(2):
+            context = replace(CONTEXT, remote=RemoteTask(store, is_kept))
+            call = asyncio.create_task(tools.run("far__brew", {}, context))
+            await eventually(lambda: len(marks(tmp_path, "asked")) > len(kept))
+            call.cancel()
+            await eventually(lambda: len(marks(tmp_path, "asked")) == len(kept))
+        await eventually(lambda: marks(tmp_path, "cancelled") == [kept[1]])
+        with pytest.raises(StoreLost):
+            await tools.run("far__brew", {}, replace(CONTEXT, remote=RemoteTask(refuse, is_kept)))
+        await eventually(lambda: len(kept) == 3 and marks(tmp_path, "cancelled") == sorted(kept[1:]))
+    finally:
+        await tools.close()
+
+
 async def test_task_outlives_a_server_process_that_is_started_again(tmp_path: Path) -> None:
     """And what is wrong with a task of the server is told in words."""
     server = McpServer(
@@ -131,7 +168,7 @@ async def test_task_outlives_a_server_process_that_is_started_again(tmp_path: Pa
         journal.append(task)
         assert not (tmp_path / f"{task}.asked").exists(), "the id is stored before the server is asked"
 
-    context = replace(CONTEXT, remote=RemoteTask(store, lambda: False))
+    context = replace(CONTEXT, remote=RemoteTask(store, is_not_kept))
     tools = await opened([server], tmp_path / "state")
     try:
         await tools.ready()
@@ -143,11 +180,11 @@ async def test_task_outlives_a_server_process_that_is_started_again(tmp_path: Pa
         (tmp_path / "done").touch()
         assert (await call).endswith(f"brewed as {journal[0]}")
 
-        known = replace(CONTEXT, remote=RemoteTask(store, lambda: False, "forgotten"))
+        known = replace(CONTEXT, remote=RemoteTask(store, is_not_kept, "forgotten"))
         with pytest.raises(ToolFailed, match="there is no such task"):
             await tools.run("far__brew", {}, known)
         (tmp_path / f"{journal[0]}.cancelled").touch()
-        ended = replace(CONTEXT, remote=RemoteTask(store, lambda: False, journal[0]))
+        ended = replace(CONTEXT, remote=RemoteTask(store, is_not_kept, journal[0]))
         with pytest.raises(ToolFailed, match="ended the task of the call: cancelled"):
             await tools.run("far__brew", {}, ended)
         assert len(journal) == len(marks(tmp_path, "began")) == 1

@@ -10,7 +10,7 @@ from clutch.core.messages import Answer, Input, Results, Usage
 from clutch.core.model import Delivery, LetterState, Outcome, Phase
 from clutch.core.policy import Drop, QueueMode
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
-from clutch.transactions import control, messages, turn_end
+from clutch.transactions import control, messages, turn, turn_end
 from clutch.transactions.turn import NO_CHILD, ModelAnswer
 from tests.transactions.world import World, calls
 
@@ -58,6 +58,26 @@ async def test_takeover_resumes_the_same_run_and_adds_no_message(world: World, m
     assert await world.transcript(run.session_id) == before
     assert "resumed @step 3" in await world.timeline(run.session_id)
     assert (await world.task(run.session_id)).generation == 1
+
+
+async def test_a_task_of_another_server_is_awaited_while_its_run_is_open_in_any_worker(
+    world: World, main: int
+) -> None:
+    run = await world.started(main)
+    await run.respond(calls("far"))
+
+    async def is_awaited() -> bool:
+        return await world.db.read(turn.awaits_remote, run.session_id, run.run_id, "remote 1")
+
+    assert not await is_awaited()
+    await world.db.tx((run.session_id,), turn.went_remote, run.owned, 0, "remote 1")
+    assert await is_awaited()
+    await world.die()
+    again = await world.start(run.session_id)
+    assert again.begun.remote_tasks == {0: "remote 1"}
+    assert await is_awaited()
+    await world.db.alone(control.kill, world.policy, run.session_id, "enough", "person")
+    assert not await is_awaited()
 
 
 async def test_crash_loop_is_quarantined_after_three_takeovers_without_a_commit(

@@ -31,7 +31,7 @@ from clutch.engine.live import result_detail, tool_detail
 from clutch.engine.open_run import OpenRun
 from clutch.engine.prompt import spilled
 from clutch.engine.spawn import Spawned, spawn_all
-from clutch.errors import Forbidden, InvalidInput, NotFound
+from clutch.errors import Forbidden, InvalidInput, NotFound, StoreError
 from clutch.ports import FilesFailed, RemoteTask, ToolContext, ToolFailed
 from clutch.transactions import authority, questions, task_files, turn, turn_end
 from clutch.transactions.questions import NewQuestion, QuestionAnswer, call_body, question_body
@@ -265,6 +265,15 @@ def tool_context(
     async def journal(task: str) -> None:
         await run.tx(turn.went_remote, place, task)
 
+    async def is_kept(task: str) -> bool:
+        # Another worker owns the run, or the store failed in this step: the next try of the call waits for the task.
+        if run.interrupt.is_stopping:
+            return True
+        try:
+            return await run.services.db.read(turn.awaits_remote, run.session_id, run.run_id, task)
+        except StoreError:
+            return True  # not known: a task that runs in vain does less harm than one that is lost
+
     about, key = run.about, f"{run.session_id}:{run.head}:{place}"
     return ToolContext(
         workspace=about.workspace or ".",
@@ -280,7 +289,7 @@ def tool_context(
         reached=reached,
         traceparent=run.traceparent(key),
         results=None if run.services.results is None else run.services.results.path(run.session_id),
-        remote=RemoteTask(journal, lambda: run.interrupt.is_stopping, known),
+        remote=RemoteTask(journal, is_kept, known),
     )
 
 

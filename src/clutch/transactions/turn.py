@@ -229,6 +229,17 @@ def went_remote(now: float, owned: OwnedRun, place: int, task: str) -> Tx[None]:
     yield sessions.moved(now, session)
 
 
+def awaits_remote(now: float, session_id: int, run_id: int, task: str) -> Tx[bool]:
+    """Whether the run is open, in whatever worker, and a task of another server carries out one of its open calls."""
+    del now
+    rows = yield (
+        "SELECT 1 FROM calls c JOIN sessions s ON s.id = c.session_id AND s.head = c.seq"
+        " WHERE c.session_id = ? AND s.run_id = ? AND c.remote = ?",
+        (session_id, run_id, task),
+    )
+    return bool(rows)
+
+
 def journal(now: float, owned: OwnedRun, said: Answer, gave: Results) -> Tx[int]:
     """Commit calls that foreign code has made: they have ended, so none is ever open. Return the new head."""
     session = yield from sessions.own_step(owned.session_id, owned.fence)

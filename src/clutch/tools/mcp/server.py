@@ -337,8 +337,26 @@ class Server:
     async def call(self, tool: str, args: Mapping[str, Any], context: ToolContext) -> CallToolResult:
         """Raises ToolFailed. A call that the server carries out as a task takes as long as the task."""
         remote = context.remote
-        if remote is not None and remote.known is not None:
-            return await self._outcome(remote.known, remote)
+        task_id = None if remote is None else remote.known
+        if task_id is None:
+            said = await self._begin(tool, args, context)
+            if not isinstance(said, RemoteTaskState):
+                return said
+            task_id = said.task_id
+        try:
+            if remote is not None and remote.known is None:
+                # Before anything else is asked: a crash from here on finds the task again.
+                await remote.journal(task_id)
+            return await self._outcome(task_id)
+        except ToolFailed:
+            raise
+        except BaseException:  # the call is cancelled, or its task could not be journaled
+            self._tasks.start(self._give_up(task_id, remote), f"clutch-mcp-cancel-{self.settings.name}")
+            raise
+
+    async def _begin(
+        self, tool: str, args: Mapping[str, Any], context: ToolContext
+    ) -> CallToolResult | RemoteTaskState:
         life = await self.up()
         await self._wait_for_tools()
         self._check(tool)
@@ -346,40 +364,33 @@ class Server:
             async with asyncio.timeout(self.settings.call_timeout_s):
                 said = await life.connection.call(tool, args, _key(context), context.traceparent)
         self._failures = 0
-        if not isinstance(said, RemoteTaskState):
-            return said
-        if remote is not None:
-            # Before anything else is asked: a crash from here on finds the task again.
-            await remote.journal(said.task_id)
-        return await self._outcome(said.task_id, remote)
+        return said
 
-    async def _outcome(self, task_id: str, remote: RemoteTask | None) -> CallToolResult:
+    async def _outcome(self, task_id: str) -> CallToolResult:
         """Wait for a task of the server, also if the server is started again meanwhile. Raises ToolFailed.
 
         The wait has no bound of its own: the deadline of the run ends it, or a person who stops the run."""
         lost = 0
-        try:
-            while True:
-                life = await self.up()
-                try:
-                    with self._failures_of(life):
-                        async with asyncio.timeout(self.settings.call_timeout_s):
-                            state = await life.connection.task(task_id)
-                except ToolFailed:
-                    lost += 1
-                    if life.is_sound or lost > RECONNECTS_MAX:
-                        raise
-                    continue
-                lost = self._failures = 0
-                if state.result is not None:
-                    return state.result
-                await asyncio.sleep(state.poll_s)
-        except asyncio.CancelledError:
-            if remote is None or not remote.is_kept():
-                self._tasks.start(self._cancel(task_id), f"clutch-mcp-cancel-{self.settings.name}")
-            raise
+        while True:
+            life = await self.up()
+            try:
+                with self._failures_of(life):
+                    async with asyncio.timeout(self.settings.call_timeout_s):
+                        state = await life.connection.task(task_id)
+            except ToolFailed:
+                lost += 1
+                if life.is_sound or lost > RECONNECTS_MAX:
+                    raise
+                continue
+            lost = self._failures = 0
+            if state.result is not None:
+                return state.result
+            await asyncio.sleep(state.poll_s)
 
-    async def _cancel(self, task_id: str) -> None:
+    async def _give_up(self, task_id: str, remote: RemoteTask | None) -> None:
+        """Cancel a task that no later try waits for."""
+        if remote is not None and await remote.is_kept(task_id):
+            return
         if self._life is not None and self._life.is_sound:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_S):
