@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from clutch.core.messages import Answer, Input, Results, Usage
+from clutch.core.checks import CheckReport, CheckResult, CheckState, TaskCheck
+from clutch.core.messages import Answer, Call, Input, Results, Usage
 from clutch.core.model import Delivery, LetterState, Outcome, Phase
 from clutch.core.policy import Drop, QueueMode
 from clutch.core.text.prompts import OUTCOME_UNKNOWN
-from clutch.transactions import control, messages, turn, turn_end
+from clutch.transactions import checks, control, messages, turn, turn_begin, turn_end
 from clutch.transactions.turn import NO_CHILD, ModelAnswer
+from clutch.transactions.turn_begin import FileArrival
 from tests.transactions.world import World, calls
 
 pytestmark = pytest.mark.anyio
@@ -94,6 +96,27 @@ async def test_crash_loop_is_quarantined_after_three_takeovers_without_a_commit(
     task = await world.task(run.session_id)
     assert (task.phase, task.outcome, task.error) == (Phase.ANNOUNCING, Outcome.ERROR, "crash loop")
     assert "1 tool call" in (task.result or "")
+
+
+@pytest.mark.parametrize("has_note", [False, True])
+@pytest.mark.parametrize("check", [TaskCheck(command="poison"), TaskCheck(agent="main")])
+async def test_a_check_that_ends_its_process_is_a_crash_loop_unless_it_is_a_model_call(
+    world: World, main: int, check: TaskCheck, has_note: bool
+) -> None:
+    run = await world.started(main, checks=(check,))
+    said = ModelAnswer(Answer("done"), run.is_unanswered)
+    head = await run._tx(turn_end.keep_final, said, nonce="n", arrived_at=world.clock.now())
+    report = CheckReport(1, head, 1, (CheckResult(check.title, CheckState.RUNNING),))
+    await run._tx(checks.record_check, report, Call("check", {}), None)
+    if has_note:  # the worker that takes over is on another machine
+        await world.die()
+        run = await world.start(run.session_id)
+        await run._tx(turn_begin.arrive, FileArrival("there", None, "[files are missing]", "late.txt"))
+    for _ in range(3):
+        await world.die()
+        await world.claim()
+        await world.begin(run.session_id)
+    assert (await world.task(run.session_id)).error == (None if check.agent else "crash loop")
 
 
 async def test_a_run_that_waited_for_its_model_is_not_blamed_for_the_deaths_of_its_process(

@@ -205,11 +205,16 @@ class CheckReport:
         return sum(result.state is CheckState.PASSED for result in self.results)
 
     @property
+    def running(self) -> int | None:
+        """Return the place of the check that was started and has no result yet."""
+        states = [result.state for result in self.results]
+        return states.index(CheckState.RUNNING) if CheckState.RUNNING in states else None
+
+    @property
     def next(self) -> int | None:
         """Return the place of the check to run next; None: each has a result."""
-        for place, result in enumerate(self.results):
-            if result.state is CheckState.RUNNING:
-                return place
+        if self.running is not None:
+            return self.running
         return None if len(self.results) == self.total else len(self.results)
 
     def having(self, place: int, result: CheckResult) -> CheckReport:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clutch.core import events as ev
-from clutch.core import run
-from clutch.core.checks import report_of
+from clutch.core import messages, run
+from clutch.core.checks import FIELD, CheckKind, CheckReport, from_text, report_of
 from clutch.core.delivery import Point
 from clutch.core.messages import Input, Result, Results
 from clutch.core.model import LetterKind, Reason, RunState
@@ -242,9 +242,22 @@ def _was_executing(session: SessionRow) -> Tx[bool]:
     if not rows:
         return False
     spec, stored, generation = rows[0]
-    report = report_of(stored, generation)
-    is_checking = report is not None and report.seq == session.head and report.next is not None
-    return is_checking or json.loads(spec).get("runtime") is not None
+    said = json.loads(spec)
+    is_checking = yield from _is_checking(session, report_of(stored, generation), said.get(FIELD))
+    return is_checking or said.get("runtime") is not None
+
+
+def _is_checking(session: SessionRow, report: CheckReport | None, declared: str | None) -> Tx[bool]:
+    """Whether a check of the present answer was running, behind which there may be notes. An agent that reviews it is
+    a model call: that kills no process."""
+    place = None if report is None else report.running
+    if report is None or place is None or from_text(declared)[place].kind is CheckKind.AGENT:
+        return False
+    rows = yield (
+        "SELECT kind, body FROM messages WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT 20",
+        (session.id, report.seq),
+    )
+    return run.notes_after([messages.load(*row) for row in rows]) == len(rows)
 
 
 def _has_open_calls(session: SessionRow) -> Tx[bool]:
