@@ -24,6 +24,7 @@ from acp.schema import (
     RequestPermissionResponse,
 )
 
+from clutch.cli.acp import editor_decisions
 from clutch.core.messages import Answer
 from clutch.ports import ModelError, ModelRequest, OnDelta, Trouble
 from clutch.surfaces import discovery
@@ -137,6 +138,22 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     settings = ToolSettings(sandbox=Sandbox.OFF, shell_needs_approval=True)
     with served(tmp_path_factory.mktemp("acp") / "state", policy=FAST, settings=settings) as here:
         yield here
+
+
+@pytest.mark.parametrize("kind", ["approval", "plan"])
+def test_what_is_approved_hides_nothing_from_a_reader_of_markdown(kind: str) -> None:
+    text = "true `````; <!-- rm -rf / --> \u202e\u200b"
+    item = {
+        "id": "q_1", "kind": kind, "status": "needs approval", "label": "child", "sessionKey": "agent:main:main",
+        "text": text, "directory": "/work", "isSandboxed": False, "consequences": {"approve": "It runs."},
+        "detail": {"tool": "shell", "args": {"command": text}} if kind == "approval" else {},
+    }  # fmt: skip
+    (shown,) = editor_decisions._call(item).content or ()
+    _, block, _ = cast(Any, shown).content.text.split(
+        "``````"
+    )  # longer than any in the text, so only it ends there
+    assert "true `````; <!-- rm -rf / --> \\u202e\\u200b" in block
+    assert "\n\nIn /work without the sandbox\n\n" in cast(Any, shown).content.text
 
 
 async def test_an_editor_talks_stops_a_turn_and_decides_what_is_asked(

@@ -6,6 +6,7 @@ record and the dialog is not: an item that the user leaves open can be decided a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -26,7 +27,7 @@ from clutch.cli.acp.editor_updates import TITLE_CHARS_MAX, kind_of
 from clutch.cli.chat.panel import DECIDED, Item, is_command
 from clutch.contain import BackgroundTasks
 from clutch.core.status import call_text
-from clutch.core.text.format import main_argument, visible
+from clutch.core.text.format import is_plain, main_argument, visible
 from clutch.errors import ClutchError
 from clutch.surfaces.http_client import GatewayClient, item_path
 
@@ -34,6 +35,7 @@ T = TypeVar("T")
 Ask = Callable[[Callable[[GatewayClient], T]], Awaitable[T]]
 REASON: Final = "The user rejected it in the editor."  #: a rejected plan needs one
 ANSWER_FIELD: Final = "answer"
+PATH_CHARS_MAX: Final = 4096
 
 
 class EditorChoice(NamedTuple):
@@ -177,11 +179,21 @@ def _shown(item: Item) -> str:
     lines = [f"{item['status'].capitalize()} ({item['id']}), asked by {_who(item)}"]
     detail = item["detail"]
     if "tool" in detail:
-        lines += [f"{detail['tool']} {json.dumps(detail.get('args'), ensure_ascii=False, indent=2)}"]
+        lines += [
+            _literal(f"{detail['tool']} {json.dumps(detail.get('args'), ensure_ascii=False, indent=2)}")
+        ]
     else:
-        lines += [item["text"]]
+        lines += [_literal(item["text"])]
     if item["directory"] is not None:
         where = {True: "in the sandbox", False: "without the sandbox", None: ""}[item["isSandboxed"]]
-        lines += [f"In {item['directory']} {where}".rstrip()]
+        lines += [f"In {visible(item['directory'], PATH_CHARS_MAX)} {where}".rstrip()]
     lines += [f"{decision}: {effect}" for decision, effect in item["consequences"].items()]
     return "\n\n".join(lines)
+
+
+def _literal(text: str) -> str:
+    """Return the text as a block of code: an agent wrote it, editors render Markdown, and a comment, a link or an
+    invisible character in it would hide a part of what is approved."""
+    plain = "".join(one if one == "\n" or is_plain(one) else json.dumps(one)[1:-1] for one in text)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", plain)), default=0))
+    return f"{fence}\n{plain}\n{fence}"
