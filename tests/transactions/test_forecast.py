@@ -45,6 +45,21 @@ async def test_a_task_counts_with_all_that_is_below_it(world: World, main: int) 
     await world.db.alone(write, "UPDATE tasks SET outcome = 'ok' WHERE id = ?", below)
 
 
+async def test_a_cost_is_not_known_where_what_is_below_a_task_was_not_read(
+    world: World, main: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for label in ("one", "two"):
+        parent = await world.started(main, label)
+        await ended(world, parent.session_id, f"below {label}")
+        await parent.finish(usd="0.02")
+        await world.live()
+    monkeypatch.setattr(
+        forecast, "BELOW_MAX", 4
+    )  # the four finished tasks themselves, and one of the two below them
+    found = await world.db.read(forecast.past)
+    assert sorted(one.whole.unpriced - one.own.unpriced for one in found) == [0, 0, 1, 1]
+
+
 async def test_a_call_that_is_cut_or_has_no_price_makes_the_cost_a_lower_bound(
     world: World, main: int
 ) -> None:

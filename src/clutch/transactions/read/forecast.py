@@ -42,6 +42,7 @@ _BELOW = (
     " SELECT b.top, b.id, CASE WHEN t.outcome IS NULL THEN 1 ELSE 0 END"
     " FROM (SELECT top, id FROM below LIMIT ?) b JOIN tasks t ON t.id = b.id"
 )
+_PARENTS = "SELECT DISTINCT requester_id FROM tasks WHERE requester_id {any}"
 #: A call that is cut or still open has reported neither tokens nor a price, and one provider or another never does.
 _COSTS = (
     f"SELECT u.session_id, {SPENT},"  # noqa: S608 (constant words)
@@ -65,14 +66,14 @@ def past(now: float) -> Tx[list[PastTask]]:
     parts = defaultdict(list)
     for top, task_id, is_open in below:
         parts[top].append(_LOWER if is_open else costs.get(task_id, _NOTHING))
-    # Found level by level: what is missing beyond the bound is below tasks that have others below them.
-    is_cut = len(below) > BELOW_MAX
+    # What is missing beyond the bound can be below any task that has others below it.
+    cut = frozenset(row[0] for row in (yield _PARENTS, (ids,))) if len(below) > BELOW_MAX else frozenset()
     return [
         PastTask(
             agent_id,
             model,
             costs.get(task_id, _NOTHING),
-            sum(parts[task_id], _LOWER if is_cut and len(parts[task_id]) > 1 else _NOTHING),
+            sum(parts[task_id], _LOWER if task_id in cut else _NOTHING),
         )
         for task_id, agent_id, model in rows
     ]
