@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from clutch.core.agents import Agent
+from clutch.core.budget import CallState
 from clutch.core.checks import CheckReport, CheckState, TaskCheck, report_of
 from clutch.core.messages import Answer, Call, Input, Usage
 from clutch.core.model import Outcome, Task
@@ -228,6 +229,9 @@ async def test_an_agent_without_a_verdict_is_asked_again_and_then_the_run_fails(
     task = await one.works(TaskCheck(agent="main"))
     assert task.outcome is Outcome.ERROR
     assert "the agent gave no verdict" in (task.error or "")
+    asked = [request for request in one.house.model.requests if "subagent" in request.key]
+    states = await one.house.rows("SELECT state FROM usage WHERE session_id = 10000")
+    assert states == [(CallState.ANSWERED,)] * len(asked)  # each was answered, and no other was made
 
     def refuse() -> Answer:
         raise ModelError(Trouble.AUTH, "401")

@@ -26,7 +26,7 @@ from clutch.core.checks import (
     taken_up,
     words,
 )
-from clutch.core.messages import Call, Input
+from clutch.core.messages import Answer, Call, Input
 from clutch.core.run import CHECK_NOTE, SHELL
 from clutch.core.spawn import Spawner, SpawnRequest, terms
 from clutch.core.text import check_notes
@@ -34,7 +34,7 @@ from clutch.engine import output_schema
 from clutch.engine.model_call import ask_apart
 from clutch.engine.open_run import OpenRun
 from clutch.engine.tool_calls import tool_context
-from clutch.ports import INSPECT, ModelError, ModelRequest, ToolFailed, ToolSpec, Trouble
+from clutch.ports import INSPECT, ModelRequest, ToolFailed, ToolSpec
 from clutch.transactions import checks as checks_tx
 from clutch.transactions.checks import DueChecks
 
@@ -223,7 +223,7 @@ async def _verdict(
         key=f"{run.about.session_key}:{run.head}:check:{place}",
         output_tokens_max=run.policy.budgets.output_tokens if run.is_budgeted else None,
     )
-    answer = await ask_apart(run, request, _whole_verdict)
+    answer = await ask_apart(run, request, _problem)
     if answer is None:
         return None
     if isinstance(answer, str):
@@ -231,6 +231,5 @@ async def _verdict(
     return check_notes.verdict_of(answer) or CheckState.UNKNOWN, str(answer.calls[0].args["reason"])
 
 
-def _whole_verdict(answer: Any) -> None:
-    if check_notes.verdict_of(answer) is None:
-        raise ModelError(Trouble.MALFORMED, "the agent gave no verdict")
+def _problem(answer: Answer) -> str:
+    return "the agent gave no verdict" if check_notes.verdict_of(answer) is None else ""

@@ -54,14 +54,17 @@ async def ask(run: OpenRun) -> Answer | None:
 
 
 async def ask_apart(
-    run: OpenRun, request: ModelRequest, check: Callable[[Answer], None]
+    run: OpenRun, request: ModelRequest, problem: Callable[[Answer], str]
 ) -> Answer | str | None:
-    """The answer to a request that is no part of the transcript, booked. `check` raises ModelError for a useless one.
+    """The answer to a request that is no part of the transcript, booked. `problem` says what is wrong with a useless
+    one, which is asked for again.
 
     None: the call could not be made now, and that is committed. A text says why it never can be."""
     try:
         answer = await _booked(run, request)
-        check(answer)
+        if wrong := problem(answer):
+            # The answer is paid for: the call that is open now has not been sent.
+            raise ModelError(Trouble.MALFORMED, wrong, is_sent=False)
     except _Stopped:
         return None
     except ModelError as error:
