@@ -50,6 +50,14 @@ def reported(results: Sequence[CheckResult]) -> CheckReport:
 # ---- what a check is ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("field", ["command", "name"])
+def test_a_title_shows_no_secret(field: str) -> None:
+    """It is in lists, errors and messages, and a cut must not leave a part of it."""
+    secret = "sk-" + "a1" * 12
+    check = TaskCheck(**{"command": "true", field: f"curl -H 'Authorization: Bearer {secret}'"})  # type: ignore[arg-type]
+    assert "a1a1" not in check.title
+
+
 @given(st.lists(CHECKS, max_size=4))
 def test_stored_checks_are_read_as_they_were(some: list[TaskCheck]) -> None:
     assert checks.from_text(checks.to_text(some)) == tuple(some)

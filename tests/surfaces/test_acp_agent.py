@@ -148,12 +148,10 @@ def test_what_is_approved_hides_nothing_from_a_reader_of_markdown(kind: str) -> 
         "text": text, "directory": "/work", "isSandboxed": False, "consequences": {"approve": "It runs."},
         "detail": {"tool": "shell", "args": {"command": text}} if kind == "approval" else {},
     }  # fmt: skip
-    (shown,) = editor_decisions._call(item).content or ()
-    _, block, _ = cast(Any, shown).content.text.split(
-        "``````"
-    )  # longer than any in the text, so only it ends there
+    shown = cast(Any, editor_decisions._call(item)).content[0].content.text
+    _, block, _ = shown.split("``````")  # longer than any in the text, so only it ends there
     assert "true `````; <!-- rm -rf / --> \\u202e\\u200b" in block
-    assert "\n\nIn /work without the sandbox\n\n" in cast(Any, shown).content.text
+    assert "\n\nIn /work without the sandbox\n\n" in shown
 
 
 async def test_an_editor_talks_stops_a_turn_and_decides_what_is_asked(

@@ -21,7 +21,7 @@ from clutch.core.messages import Answer, Call, Results
 from clutch.errors import StoreLost
 from clutch.ports import ModelRequest, RemoteTask, ToolFailed
 from clutch.testing.models import ScriptedModel
-from clutch.tools.mcp import McpServer
+from clutch.tools.mcp import McpServer, connection
 from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST
 from tests.tools.mcp_servers.approving import opened
@@ -42,6 +42,22 @@ def url(tmp_path: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp"
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("wish", "pause_s"),
+    [
+        (None, 1.0),
+        (True, 1.0),
+        (200, 0.2),
+        (-1, 0.05),
+        (10**400, 30.0),
+        (float("inf"), 30.0),
+        (float("nan"), 30.0),
+    ],
+)
+def test_any_wish_of_a_server_for_a_pause_is_bounded(wish: object, pause_s: float) -> None:
+    assert connection._state({"taskId": "1", "pollIntervalMs": wish}).poll_s == pause_s
 
 
 def marks(folder: Path, kind: str) -> list[str]:

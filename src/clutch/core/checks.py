@@ -113,11 +113,11 @@ class TaskCheck:
 
     @property
     def title(self) -> str:
-        """What it is called in reports: `command "pytest -q"`."""
+        """What it is called in reports, without secrets: `command "pytest -q"`."""
         if self.name is not None:
-            return visible(self.name, NAME_MAX)
+            return visible(redact(self.name).text, NAME_MAX)
         about = {CheckKind.SCHEMA: self.file or "result"}.get(self.kind) or str(getattr(self, self.kind))
-        return f"{self.kind} {quoted(about, NAME_MAX)}"
+        return f"{self.kind} {quoted(redact(about).text, NAME_MAX)}"
 
 
 _OPTIONS: Final = {

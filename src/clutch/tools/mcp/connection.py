@@ -506,8 +506,13 @@ def _state(said: Mapping[str, Any]) -> RemoteTaskState:
     if not isinstance(task_id, str) or not 0 < len(task_id) <= TASK_ID_CHARS_MAX or not task_id.isprintable():
         raise McpServerError(f"sent a task without an id of 1 to {TASK_ID_CHARS_MAX} printable characters")
     is_wish = isinstance(wish, int | float) and not isinstance(wish, bool)
-    poll_s = wish / 1000 if is_wish and wish is not None else POLL_S
-    return RemoteTaskState(task_id, min(max(poll_s, POLL_S_MIN), POLL_S_MAX))
+    # Bounded before the division, which fails for a huge number; in this order NaN is the longest pause.
+    poll_ms = (
+        max(1000 * POLL_S_MIN, min(1000 * POLL_S_MAX, wish))
+        if is_wish and wish is not None
+        else 1000 * POLL_S
+    )
+    return RemoteTaskState(task_id, poll_ms / 1000)
 
 
 def _definition(tool: Tool) -> Definition:
