@@ -119,6 +119,20 @@ async def test_a_check_that_ends_its_process_is_a_crash_loop_unless_it_is_a_mode
     assert (await world.task(run.session_id)).error == (None if check.agent else "crash loop")
 
 
+async def test_checks_of_an_earlier_answer_say_nothing_about_one_that_waits_for_children(
+    world: World, main: int
+) -> None:
+    run = await world.started(main, checks=(TaskCheck(command="true"),))
+    said = ModelAnswer(Answer("first"), run.is_unanswered)
+    head = await run._tx(turn_end.keep_final, said, nonce="n", arrived_at=world.clock.now())
+    passed = CheckReport(1, head, 1, (CheckResult("true", CheckState.PASSED),))
+    await run._tx(checks.record_check, passed, None, None)
+    await run.spawn("grandchild")
+    await run._tx(turn_end.conclude, turn_end.CheckedResult("second", None, None), "n")
+    assert (await world.phase(run.session_id))[0] is Phase.ANNOUNCE_DEFERRED
+    assert await world.one("SELECT checks FROM tasks WHERE id = ?", run.session_id) is None
+
+
 async def test_a_run_that_waited_for_its_model_is_not_blamed_for_the_deaths_of_its_process(
     world: World, main: int
 ) -> None:

@@ -231,8 +231,12 @@ def conclude(
     text, value, checked = result
     policy, run_id = owned.policy, owned.run_id
     session = yield from sessions.own(owned.session_id, owned.fence)
-    if checked is None and (yield from checks.due(now, session.id)) is not None:
-        return Boundary()  # the last child has ended since the engine looked: the checks come first
+    if checked is None:
+        if (yield from checks.due(now, session.id)) is not None:
+            return Boundary()  # the last child has ended since the engine looked: the checks come first
+        if not (yield from _outlives_its_task(session)):
+            # Those of an earlier answer: if the wait for the children expires, this one is delivered unchecked.
+            yield from tasks.set_column(session.id, "checks", None)
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
     if (yield from turn.overdue(now, policy, session)):
         yield from turn.late(now, policy, session.id, text, nonce)
