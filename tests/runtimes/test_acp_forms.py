@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clutch.runtimes.acp_forms import FIELDS_MAX, fields_of, page_question
+from clutch.runtimes.acp_forms import FIELDS_MAX, QUESTION_CHARS_MAX, fields_of, page_question
 
 COLOURS = [{"const": "#f00", "title": "Red"}, {"const": "#00f", "title": "Blue"}]
 
@@ -42,6 +42,7 @@ def test_a_field_is_a_question_and_its_answer_a_value(
         ({"type": "integer"}, "2.5"),
         ({"type": "array", "items": {"enum": ["a"]}}, "a, z"),
         ({"type": "number"}, "x"),
+        ({"type": "number"}, "nan"),
     ],
 )
 def test_an_answer_that_is_no_value_says_the_rule(schema: dict[str, Any], answer: str) -> None:
@@ -60,3 +61,11 @@ def test_optional_fields_are_asked_only_where_no_other_is() -> None:
 
 def test_a_page_is_shown_with_its_whole_address() -> None:
     assert "https://example.org/a?b=c" in page_question("Connect.", "https://example.org/a?b=c").question
+
+
+def test_a_long_message_hides_nothing_of_what_is_asked_below_it() -> None:
+    (field,) = fields_of(form("path", path={"type": "string", "title": "Folder to delete"})) or ()
+    long = "x" * 2 * QUESTION_CHARS_MAX
+    for asked in (field.question(long, "Not accepted."), page_question(long, "https://example.org/")):
+        assert len(asked.question) == QUESTION_CHARS_MAX
+        assert asked.question.endswith(("Folder to delete\nNot accepted.", "https://example.org/"))

@@ -6,7 +6,8 @@ may stay empty is not asked, unless no field must be filled in."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -31,11 +32,11 @@ class FormField:
     def question(self, message: str, wrong: str = "") -> HumanQuestion:
         """Return the question of this field. `wrong`: what was wrong with the last answer."""
         is_listed = self.kind == "array" or len(self.allowed) > CHOICES_MAX
-        lines = [message, self.title if self.title != message else "", wrong]
+        lines = [self.title if self.title != message else "", wrong]
         if is_listed:
             lines.append(f"Options, separated by commas: {', '.join(self.allowed)}")
-        text = "\n".join(line for line in lines if line)
-        return HumanQuestion(text[:QUESTION_CHARS_MAX], () if is_listed else tuple(self.allowed))
+        text = _fitted(message, "\n".join(line for line in lines if line))
+        return HumanQuestion(text, () if is_listed else tuple(self.allowed))
 
     def value(self, text: str) -> FormValue:
         """Return the answer as the agent wants it. Raises ValueError with the rule that it breaks."""
@@ -45,7 +46,7 @@ class FormField:
             case "integer":
                 return _number(int, text, "must be a whole number")
             case "number":
-                return _number(float, text, "must be a number")
+                return _number(_finite, text, "must be a number")
             case "array":
                 return [self._option(one.strip()) for one in text.split(",") if one.strip()]
             case _:
@@ -57,7 +58,19 @@ class FormField:
         return self.allowed[text]
 
 
-def _number(kind: type[int] | type[float], text: str, rule: str) -> int | float:
+def _fitted(message: str, asked: str) -> str:
+    """Return both as one text. A long message is cut, and not what the user agrees to below it."""
+    asked = asked[:QUESTION_CHARS_MAX]
+    return "\n".join(filter(None, (message[: max(0, QUESTION_CHARS_MAX - len(asked) - 1)], asked)))
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError("JSON has no such number")
+    return number
+
+
+def _number(kind: Callable[[str], int | float], text: str, rule: str) -> int | float:
     try:
         return kind(text.strip())
     except ValueError:
@@ -91,5 +104,5 @@ CONSENT: Final = FormField("", "string", "", {"ok": "ok"})
 
 def page_question(message: str, url: str) -> HumanQuestion:
     """Return the question for a page that the user has to open: the whole address is shown before any consent."""
-    text = f"{message}\nOpen this page yourself if you trust it: {json.dumps(url)[1:-1]}"
-    return HumanQuestion(text[:QUESTION_CHARS_MAX], ("opened",))
+    asked = f"Open this page yourself if you trust it: {json.dumps(url)[1:-1]}"
+    return HumanQuestion(_fitted(message, asked), ("opened",))
