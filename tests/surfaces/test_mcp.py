@@ -292,7 +292,7 @@ async def test_results_and_transcripts_are_resources(db: Served) -> None:
         ]
         assert (await other.list_resources()).resources == []
 
-        said = await shown(client, names[f"{task}/result"].uri)
+        said = await shown(client, f"{names[f'{task}/result'].uri}?target={slow}")  # the path says which task
         assert said == body(await client.call_tool("result", {"target": task}))
         page = await shown(client, names[f"{task}/transcript"].uri)
         assert "say hello" in json.dumps(page["messages"][0])

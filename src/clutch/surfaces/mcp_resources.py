@@ -64,7 +64,7 @@ async def read(backend: McpBackend, params: ReadResourceRequestParams) -> ReadRe
     """Raises MCPError."""
     try:
         name, target, query = _parsed(params.uri)
-        body = await backend.call(RESOURCES[name], {"target": target, **query})
+        body = await backend.call(RESOURCES[name], {**query, "target": target})
     except ClutchError as error:
         refuse(error, uri=params.uri)
     text = json.dumps(_bounded(body) if name == "transcript" else body, ensure_ascii=False)
