@@ -352,6 +352,23 @@ async def test_turn_that_has_read_untrusted_text_asks_before_it_uses_a_shell_or_
     assert desk.done == ["shell", "fetch", "look", "shell"]
 
 
+async def test_turn_that_has_read_untrusted_text_has_no_command_run_as_a_check(build: Build) -> None:
+    order = ("sessions_spawn", {"task": "work", "checks": [{"calls": "look"}, {"command": "true"}]})
+    house = await build(
+        child_that(uses(("fetch", {})), uses(order), "done"), replace(POLICY, taint=Taint.ASK)
+    )
+    desk = Desk(house)
+    desk.add("shell")
+    desk.add("fetch", is_outward=True)
+    await house.hire()
+    await house.say("go")
+    await house.until_phase("child", Phase.COMPLETED)
+    ((label,),) = await house.rows("SELECT label FROM tasks")
+    (refused,) = last_results(house)
+    assert (label, refused.failed) == ("child", True)
+    assert "checks[1].command: cannot be used by a turn that has read untrusted text" in refused.text
+
+
 @pytest.mark.parametrize("later", [POLICY, HEADLESS], ids=["nobody asks any more", "nobody is there"])
 async def test_no_of_a_person_holds_when_nobody_would_be_asked_any_more(build: Build, later: Policy) -> None:
     fetch, shell = [(name, dict[str, Any]()) for name in ("fetch", "shell")]

@@ -23,7 +23,7 @@ from clutch.core.messages import Answer, Call, Result, Results
 from clutch.core.policy import Taint
 from clutch.core.questions import Decision, QuestionKind
 from clutch.core.run import SUBMIT, Loop, is_dangerous, is_tainted
-from clutch.core.spawn import SpawnRefusal
+from clutch.core.spawn import SpawnRefusal, SpawnRequest
 from clutch.core.text import announce, prompts
 from clutch.engine import output_schema, spawn
 from clutch.engine import session_tools as session_tools_engine
@@ -151,7 +151,7 @@ def _noted(gave: Sequence[Result], note: str) -> list[Result]:
 
 async def _decisions(run: OpenRun, answer: Answer) -> dict[int, QuestionAnswer] | None:
     """The user's decisions about these calls, by place. None: the user is asked, and the run is parked."""
-    is_wary = run.policy.taint is Taint.ASK and is_tainted(run.transcript, _own_tools(run))
+    is_wary = _is_wary(run)
     asked = [one for place, call in enumerate(answer.calls) if (one := _question(run, place, call, is_wary))]
     if not asked and not run.is_taken_up:
         return {}
@@ -165,6 +165,10 @@ async def _decisions(run: OpenRun, answer: Answer) -> dict[int, QuestionAnswer] 
     for one in asked:
         run.tell("question", one.id)
     return None
+
+
+def _is_wary(run: OpenRun) -> bool:
+    return run.policy.taint is Taint.ASK and is_tainted(run.transcript, _own_tools(run))
 
 
 def _own_tools(run: OpenRun) -> frozenset[str]:
@@ -337,12 +341,23 @@ def _orders(run: OpenRun, answer: Answer, places: Sequence[int]) -> tuple[list[R
     for place in places:
         try:
             request = run.services.wanted(answer.calls[place].args)
+            _check_commands(run, request)
         except InvalidInput as error:
             wrong.append(_said(place, spawn.wrong(error), failed=True))
             continue
         key = f"{run.session_id}:{run.head}:{place}"
         orders.append(spawn.order(run.services, request, key, place))
     return wrong, orders
+
+
+def _check_commands(run: OpenRun, request: SpawnRequest) -> None:
+    """A command that the child's checks run is a shell command of this turn, which the child's model does not see.
+
+    Raises InvalidInput where the turn would have to ask for a shell: no user is asked about a spawn."""
+    number = next((place for place, one in enumerate(request.checks) if one.command is not None), None)
+    if number is not None and _is_wary(run):
+        rule = "cannot be used by a turn that has read untrusted text (tools.taint): leave the check out"
+        raise InvalidInput(f"checks[{number}].command", rule)
 
 
 async def _spawn(run: OpenRun, orders: Sequence[ChildRequest]) -> list[Result]:

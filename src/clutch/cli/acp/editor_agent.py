@@ -193,7 +193,9 @@ class EditorAgent:
                 session.ask(lambda client: client.post(session_path(key, "notify"), {"text": about}))
             )
         await _translated(session.open(replays=replays, notices=[_commands(known), *remarks]))
-        self._sessions[key] = session  # one that could not be opened follows nothing: a prompt would wait for ever
+        self._sessions[key] = (
+            session  # one that could not be opened follows nothing: a prompt would wait for ever
+        )
 
 
 async def _translated(work: Any) -> Any:
