@@ -428,6 +428,33 @@ async def test_what_a_model_has_answered_is_stored_once_and_not_asked_for_again(
     assert await house.rows("SELECT COUNT(*) FROM messages WHERE kind = 'answer'") == [(2,)]
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_the_task_of_another_server_is_stored_when_the_store_is_back(
+    build: Build, is_committed: bool
+) -> None:
+    """The model must not read that a call failed which the other server carries out."""
+
+    async def script(request: ModelRequest) -> Answer | str:
+        return use("far") if step(request) == 0 else "done"
+
+    async def far(arguments: Anything, context: ToolContext) -> str:
+        assert context.remote is not None
+        await context.remote.journal("task-7")
+        return "carried out"
+
+    house = await build(script, TICKING)
+    house.tools.add(far, arguments=Anything, name="far", description="far")
+    db = FlakyDatabase(house.db, turn.went_remote, StoreLost(), after=is_committed)
+    await house.hire(db)
+    await house.say("go")
+    await house.until_quiet()
+    assert db.has_failed
+    results = house.model.requests[-1].transcript[-1]
+    assert isinstance(results, Results)
+    assert results.results[0].text == "carried out"
+    assert await house.rows("SELECT remote FROM calls") == [("task-7",)]
+
+
 async def test_a_turn_that_cannot_be_given_back_while_stopping_cuts_no_other_turn(build: Build) -> None:
     """The worker leaves in order: it frees the session, and the other turn ends at its boundary."""
     slow = Counter()

@@ -30,6 +30,7 @@ from clutch.engine import session_tools as session_tools_engine
 from clutch.engine.live import result_detail, tool_detail
 from clutch.engine.open_run import OpenRun
 from clutch.engine.prompt import spilled
+from clutch.engine.services import patiently
 from clutch.engine.spawn import Spawned, spawn_all
 from clutch.errors import Forbidden, InvalidInput, NotFound, StoreError
 from clutch.ports import FilesFailed, RemoteTask, ToolContext, ToolFailed
@@ -267,7 +268,8 @@ def tool_context(
     run: OpenRun, place: int, reached: str | None = None, known: str | None = None
 ) -> ToolContext:
     async def journal(task: str) -> None:
-        await run.tx(turn.went_remote, place, task)
+        # The call is made already, and only this id finds what becomes of it: it waits for a store that is away.
+        await patiently(run.services, lambda: run.tx(turn.went_remote, place, task))
 
     async def is_kept(task: str) -> bool:
         # Another worker owns the run, or the store failed in this step: the next try of the call waits for the task.
