@@ -42,6 +42,14 @@ def due(now: float, session_id: int) -> Tx[DueChecks | None]:
     return DueChecks(task, generation, report_of(stored, generation))
 
 
+def forget(session_id: int) -> Tx[None]:
+    """Delete the report about an earlier answer: if the wait for the children of this one expires, it is delivered
+    unchecked. The report of a task that has ended stays."""
+    rows = yield "SELECT checks FROM tasks WHERE id = ? AND outcome IS NULL", (session_id,)
+    if rows and rows[0][0] is not None:
+        yield from tasks.set_column(session_id, "checks", None)
+
+
 def record_check(
     now: float, owned: OwnedRun, report: CheckReport, running: Call | None, model: str | None
 ) -> Tx[None]:

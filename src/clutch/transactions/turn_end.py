@@ -234,9 +234,7 @@ def conclude(
     if checked is None:
         if (yield from checks.due(now, session.id)) is not None:
             return Boundary()  # the last child has ended since the engine looked: the checks come first
-        if not (yield from _outlives_its_task(session)):
-            # Those of an earlier answer: if the wait for the children expires, this one is delivered unchecked.
-            yield from tasks.set_column(session.id, "checks", None)
+        yield from checks.forget(session.id)
     yield from usage.give_up(now, policy, session, Fate.UNSENT)
     if (yield from turn.overdue(now, policy, session)):
         yield from turn.late(now, policy, session.id, text, nonce)
