@@ -134,6 +134,11 @@ LIARS: dict[str, tuple[TaskCheck, Says, str]] = {
         lambda at: "all tests pass",
         'check 1: command "echo 1 failed; exit 3": 1 failed (exit code 3',
     ),
+    "endless list": (
+        TaskCheck(schema={"type": "array"}),
+        lambda at: "[" * 30_000,
+        'check 1: schema "result": value: is nested too deeply',
+    ),
     "missing grandchild": (
         TaskCheck(calls=SPAWN, min_calls=2),
         lambda at: call(SPAWN, task="do it", label="one") if at == 0 else "both have reported",

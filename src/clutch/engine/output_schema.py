@@ -63,6 +63,8 @@ async def problems_of_text(schema: str, text: str) -> str:
         json.dumps(value, allow_nan=False)  # Python reads more numbers than there are
     except ValueError as error:
         return f"value: is not JSON: {error}"
+    except RecursionError:
+        return "value: is nested too deeply"
     return await problems(schema, value)
 
 
