@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from clutch.config.types import parse_duration
 from clutch.core.schedule import (
     CATCH_UP_MAX,
     LATE_S,
@@ -26,6 +27,7 @@ from clutch.core.schedule import (
     local,
     next_times,
     origin,
+    rhythm,
     slot_key,
     slots,
     step,
@@ -286,6 +288,12 @@ def test_a_schedule_that_makes_no_sense_is_refused_by_the_field(given: dict[str,
     with pytest.raises(InvalidInput) as refused:
         schedule(**given)
     assert refused.value.field == field
+
+
+@given(st.integers(1, 366 * 86400))
+def test_an_interval_is_shown_as_it_is_given(seconds: int) -> None:
+    text = rhythm(schedule(every_s=float(seconds)))
+    assert parse_duration(text.removeprefix("every ")) == seconds
 
 
 def test_name_and_task_are_checked() -> None:

@@ -91,7 +91,7 @@ def test_a_program_without_a_loop_and_the_commands(tmp_path: Path) -> None:
         assert [one.name for one in c.schedules()] == ["nightly"]
         client = connect(tmp_path)
         made = client.post("/v1/schedules/often", {"task": "question: sizes", "everySeconds": 3600})
-        assert (made["when"], made["status"]) == ("every 1:00:00", "active")
+        assert (made["when"], made["status"]) == ("every 1h", "active")
         with pytest.raises(Declined) as refused:
             client.post("/v1/schedules/often", {"task": "x", "cron": "nonsense"})
         assert refused.value.said["field"] == "cron"

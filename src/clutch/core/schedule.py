@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
@@ -470,6 +470,16 @@ def next_times(schedule: ScheduleSpec, after: float, count: int = NEXT_SHOWN) ->
 def rhythm(schedule: ScheduleSpec) -> str:
     """When it runs, in the words of the command: `cron 30 2 * * *, Europe/Berlin`."""
     if schedule.every_s is not None:
-        return f"every {timedelta(seconds=schedule.every_s)}"
+        return f"every {_interval(int(schedule.every_s))}"
     when = f"at {schedule.at}" if schedule.at is not None else f"cron {schedule.cron}"
     return f"{when}, {schedule.timezone}"
+
+
+def _interval(seconds: int) -> str:
+    """The shortest text that `--every` reads as these seconds: 30m, 1h30m, 7d."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return "".join(
+        f"{count}{unit}" for count, unit in zip((days, hour, minute, second), "dhms", strict=True) if count
+    )
