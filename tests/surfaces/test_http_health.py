@@ -54,6 +54,7 @@ def test_the_report_has_no_token_and_says_what_the_gateway_is(db: Served) -> Non
 def test_a_question_that_makes_no_sense_is_refused_with_its_field(db: Served, query: str, field: str) -> None:
     heard = db.raw("GET", f"/v1/usage?{query}")
     assert (heard.status, heard.body["error"]["field"]) == (400, field)
+    assert "must be" in heard.body["error"]["rule"]
 
 
 def test_a_command_and_the_api_give_the_same_figures_with_and_without_a_gateway(tmp_path: Path) -> None:

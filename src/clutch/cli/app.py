@@ -204,7 +204,8 @@ def run() -> int:
 def _misused(error: typer.TyperException) -> int:
     context: typer.Context | None = getattr(error, "ctx", None)
     # The prefix is pydantic's.
-    message = error.format_message().replace("Value error, ", "")[:MESSAGE_CHARS_MAX]
+    message = error.format_message().replace("Value error, ", "").replace(": Input should", ": must")
+    message = message[:MESSAGE_CHARS_MAX]
     schema = USAGE_SCHEMA
     if context is not None:
         schema = f"clutch.{'.'.join(_names(context))}/1" if context.parent else schema

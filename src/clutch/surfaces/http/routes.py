@@ -150,7 +150,13 @@ def _named(error: ValidationError) -> Problem:
     """Return the first error with the name of its field, never with the value that was sent."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(map(str, first["loc"])) or "body"
-    rule = "is not a field here" if first["type"] in UNKNOWN_FIELD else first["msg"]
+    match first["type"]:
+        case "missing" | "missing_argument":
+            rule = "is required"
+        case unknown if unknown in UNKNOWN_FIELD:
+            rule = "is not a field here"
+        case _:
+            rule = re.sub(r"^\w+ should", "must", first["msg"])
     return Problem("invalid_input", f"{field}: {rule}", field=field, rule=rule)
 
 
