@@ -20,10 +20,11 @@ from typer.main import get_command
 
 from clutch.cli import output, spawn
 from clutch.cli.app import app, run
-from clutch.cli.show import ListPartOption
+from clutch.cli.show import ListPartOption, budget_name
 from clutch.core.model import Phase
 from clutch.core.policy import Announcing, Limits
 from clutch.surfaces.http_client import task_path
+from tests.patience import PATIENCE_S
 from tests.surfaces.served import FAST, Served, served
 from tests.surfaces.test_http_tasks import ended, seen, spawned
 from tests.surfaces.typed import Done
@@ -185,6 +186,21 @@ def commands(text: str) -> list[list[str]]:
     """Whatever is printed to be typed, without its first word."""
     lines = re.findall(r"(?m)(?:-> |^  |Try: |`)(clutch [^`\n]+)", text)
     return [shlex.split(line)[1:] for line in lines]
+
+
+def test_an_editor_is_not_waited_for_where_nothing_can_be_read(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "clutch", "acp", "--state", str(tmp_path)]
+    done = subprocess.run(
+        words, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [])
+    assert done.stderr.startswith("clutch acp: stdin: must be a pipe")
+
+
+def test_a_budget_is_named_as_its_task_is() -> None:
+    task = {"kind": "task", "name": "task:2147483718", "taskId": "t_1", "label": "links", "sessionKey": "x"}
+    day = {"kind": "day", "name": "day:2026-11-19", "taskId": None, "label": None, "sessionKey": None}
+    assert [budget_name(one) for one in (task, day)] == ["t_1 (links)", "day:2026-11-19"]
 
 
 def test_a_kill_takes_its_reason_as_words_and_all_that_works(typed: Typed, tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def show(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one agent or skill: where it is defined, its rights and instructions, and what is wrong with its file.
+    """Show one agent or skill, its rights and instructions.
+
+    Also where it is defined, and what is wrong with its file.
 
     Example: clutch agents show reviewer"""
     with answering("agents.show", as_json=as_json), source(state) as here:

@@ -470,7 +470,14 @@ def cost(
         for one in said["budgets"]:
             for measure in one["measures"]:
                 if measure["heading"] is not None:
-                    print(f"{visible(one['name'], NAME_CELLS)}: {measure['heading']['text']}")
+                    print(f"{visible(budget_name(one), NAME_CELLS)}: {measure['heading']['text']}")
+
+
+def budget_name(budget: Mapping[str, Any]) -> str:
+    """Return what a user calls it. The stored name of the budget of a task has a row number."""
+    if budget["kind"] == "task":
+        return f"{budget['taskId']} ({budget['label']})" if budget["label"] else str(budget["taskId"])
+    return str(budget["sessionKey"] or budget["name"])
 
 
 def _utc_offset_minutes() -> int:

@@ -51,8 +51,9 @@ def acp(
         with extra("acp", "`clutch acp`"):
             import asyncio
 
-            from clutch.cli.acp.editor_agent import EditorWish, serve
+            from clutch.cli.acp.editor_agent import EditorWish, check_pipes, serve
 
+        check_pipes()
         gateway(state, is_new_work=True)
         asyncio.run(serve(EditorWish(home_of(state), agent, session)))
 
@@ -69,9 +70,9 @@ def listed(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the agents that can be subagents, and whether they are installed.
+    """List external agents that can be subagents.
 
-    Nothing is downloaded or installed, except the index that --registry names.
+    It shows which are installed. Nothing is downloaded or installed, except the index that --registry names.
 
     Example: clutch acp list"""
     with answering("acp.list", as_json=as_json):

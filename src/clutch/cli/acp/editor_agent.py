@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -304,3 +305,14 @@ async def serve(wish: EditorWish) -> None:
         await acp.run_agent(cast(Any, agent), writer, heard, use_unstable_protocol=True)
     finally:
         await agent.close()
+
+
+def check_pipes() -> None:
+    """Raise InvalidInput where nothing can be read or written."""
+    # asyncio waits forever for input from /dev/null or a file, and cannot write to a file.
+    for name, descriptor in (("stdin", 0), ("stdout", 1)):
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):
+            raise InvalidInput(
+                name, "must be a pipe: an editor starts this command and speaks over its pipes"
+            )
