@@ -36,10 +36,13 @@ from clutch import __version__
 from clutch.api.actions import Until
 from clutch.core import ids
 from clutch.errors import ClutchError, InvalidInput
+from clutch.logs import logger
 from clutch.surfaces import mcp_resources, mcp_tasks
 from clutch.surfaces.http_client import GatewayClient
 from clutch.surfaces.mcp import TOOLS, WAIT_S, WAIT_S_MAX, GatewayTool, McpBackend
 from clutch.surfaces.mcp_results import Context, answered, failed, progress_text, refuse
+
+log = logger(__name__)
 
 SLICE_S = 2.0  #: of a wait: how old a progress may be
 NAME_CHARS_MAX, DIGEST_CHARS = 40, 12
@@ -246,5 +249,8 @@ async def serve(connect: Callable[[], GatewayClient], agent_id: str, name: str |
         return RemoteMcpBackend(connect, session_key(agent_id, name or client_name(context, connection)))
 
     server = make_server(backend_of)
-    async with stdio_server() as (heard, said):
-        await server.run(heard, said, server.create_initialization_options())
+    try:
+        async with stdio_server() as (heard, said):
+            await server.run(heard, said, server.create_initialization_options())
+    except* BrokenPipeError:
+        log.info("the client ended without reading its answer")
