@@ -42,7 +42,9 @@ OLD = {
     "a message was sent to it": (Reason.NOTE, "a message was sent to it"),
     "removed": (Reason.REMOVED, ""),
 }
-ADDED_LATER = frozenset({Reason.NOT_REQUESTED, Reason.FILES_MISSING})  #: by versions that have this migration
+ADDED_LATER = frozenset(
+    {Reason.NOT_REQUESTED, Reason.FILES_MISSING, Reason.CHECKED}
+)  #: by versions that have this migration
 _TASK = (
     "INSERT INTO tasks(id, requester_id, root_id, depth, spawn_order, idem, label, task, spec, timeout_s,"
     " expects_completion, has_cleanup, seq, phase, reason, generation, delivery, delivery_reason, attempts, plan,"

@@ -243,8 +243,7 @@ def test_keys_and_forced_colours_are_enough(db: Served, browser: Browser) -> Non
         page.keyboard.press("Enter")
         expect(rows(page).locator("th").first).to_have_text("dear:model")
         for part in (".fill", ".meter"):
-            kept = page.locator(part).first.evaluate("(one) => getComputedStyle(one).forcedColorAdjust")
-            assert kept == "none"
+            expect(page.locator(part).first).to_have_css("forced-color-adjust", "none")
         expect(page.locator("[data-by=model]")).to_have_attribute("aria-current", "true")
     db.let_go()
 

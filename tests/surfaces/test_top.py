@@ -387,8 +387,10 @@ def test_it_follows_the_size_of_the_terminal(db: Served) -> None:
         assert rule > 8  # the transcript is below the list
         person.resize(*WIDE)
         person.shows("Needs attention 1", "longwinded")
-        person.until(lambda grid: "│ a writer" in grid.text, "put the transcript beside the list")
-        assert max(map(len, person.grid.lines)) == WIDE[0]
+        person.until(
+            lambda grid: "│ a writer" in grid.text and max(map(len, grid.lines)) == WIDE[0],
+            "put the transcript beside the list, and filled the screen",
+        )
         person.resize(60, 16)
         person.until(lambda grid: "Live" in grid.lines[0] and "────" in grid.text, "drew the small screen")
         person.shows("a builder", "longwinded")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clutch.cli.spawn import SpawnCommandOptions
+from clutch.core.checks import TaskCheck
 from clutch.core.fair_share import Priority
 from clutch.core.policy import Limits
 from clutch.errors import InvalidInput
@@ -16,7 +17,7 @@ from clutch.tools.session_tools import SpawnArguments, request_of
 from tests.surfaces.typed import typed
 
 #: An older name of the timeout, whether agents need the result, and what the commands say themselves.
-ELSEWHERE = {"timeoutSeconds", "expectsCompletion", "dryRun", "idempotencyKey"}
+ELSEWHERE = {"timeoutSeconds", "expectsCompletion", "dryRun", "count", "idempotencyKey"}
 
 
 def test_every_parameter_of_a_spawn_has_its_option_and_arrives_as_it_was_said(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_every_parameter_of_a_spawn_has_its_option_and_arrives_as_it_was_said(tm
         "look", label="one", agent="other", model="a:b", thinking="low", run_timeout=5, plan=True, tool=["read"],
         attach=[file], workspace="isolated", cwd="src", budget_usd="0.50", budget_tokens=900, schema=schema,
         context="fork", sandbox="require", runtime="acp", cleanup="delete", thread=True, mode="run",
-        share="tenant-a", priority="high", notify_parent=True, session="agent:main:main",
+        share="tenant-a", priority="high", check=["file:notes.txt"], notify_parent=True, session="agent:main:main",
     )  # fmt: skip
     said = wanted.to_json()
     names = {field.alias for field in SpawnArguments.model_fields.values()}
@@ -38,6 +39,7 @@ def test_every_parameter_of_a_spawn_has_its_option_and_arrives_as_it_was_said(tm
     request = request_of({name: value for name, value in said.items() if name != "requester"}, Limits())
     assert (request.task, request.cwd, request.needs_sandbox, request.runtime) == ("look", "src", True, "acp")
     assert request.notify_parent
+    assert request.checks == (TaskCheck(file="notes.txt"),)
     assert (request.share, request.priority) == ("tenant-a", Priority.HIGH)
 
 

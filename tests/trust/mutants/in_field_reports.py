@@ -79,7 +79,7 @@ def _under_another_place(order: Any) -> tuple[Any, ...]:
 MUTANTS = (
     Mutant(
         "results_told_in_full",
-        ("clutch.core.text.tasks.payload",),
+        ("clutch.transactions.transcript.payload",),
         frozenset({"N33"}),
         STORMS,
         _tells_all,
