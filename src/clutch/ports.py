@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
@@ -203,6 +203,8 @@ class ModelRequest:
     key: str
     thinking: Thinking | None = None  #: None = whatever the provider does by itself
     output_tokens_max: int | None = None
+    #: What adapters made of the transcript of the request before, to add only what is new. It belongs to one run.
+    converted: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 class DeltaKind(StrEnum):

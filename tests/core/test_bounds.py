@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from clutch.core import run
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results, Summary
 from clutch.core.model import LetterKind
 from clutch.core.policy import Life
-from clutch.core.run import FORM_NOTE, SUBMIT, Loop, form_errors, loop, submitted
+from clutch.core.run import FORM_NOTE, SUBMIT, Loop, SinceTold, submitted
 
 LIFE = Life()
 TASK = Input("do it", LetterKind.TASK)
@@ -36,9 +38,20 @@ def steps(*answers: Answer) -> list[Entry]:
     return [TASK, *(entry for answer in answers for entry in (answer, gave(answer)))]
 
 
+def looped(before: Sequence[Entry], answer: Answer) -> Loop:
+    """The same before the answer is committed and after."""
+    is_about_to = SinceTold(before).loop(answer, LIFE)
+    assert SinceTold([*before, answer]).loop(answer, LIFE) is is_about_to
+    return is_about_to
+
+
 def verdict(*answers: Answer) -> Loop:
     *before, last = answers
-    return loop([*steps(*before), last], last, LIFE)
+    return looped(steps(*before), last)
+
+
+def form_errors(transcript: Sequence[Entry]) -> int:
+    return SinceTold(transcript).form_errors()
 
 
 # ---- the same call again and again -------------------------------------------------------------------------
@@ -73,13 +86,13 @@ def test_calls_of_one_answer_count_each() -> None:
 def test_words_from_outside_start_the_count_anew() -> None:
     before = steps(*[reads()] * 6)
     answer = reads()
-    assert loop([*before, answer], answer, LIFE) is Loop.WARNED
-    assert loop([*before, Input("again", LetterKind.INSTRUCTION), answer], answer, LIFE) is Loop.NONE
+    assert looped(before, answer) is Loop.WARNED
+    assert looped([*before, Input("again", LetterKind.INSTRUCTION)], answer) is Loop.NONE
 
 
 def test_note_of_the_runtime_does_not_start_the_count_anew() -> None:
     answer = reads()
-    assert loop([*steps(*[reads()] * 7), NOTE, answer], answer, LIFE) is Loop.ENDED
+    assert looped([*steps(*[reads()] * 7), NOTE], answer) is Loop.ENDED
 
 
 def test_answer_without_calls_is_no_loop() -> None:

@@ -72,7 +72,8 @@ def view(transcript: Sequence[Entry], base: int) -> Sequence[Message]:
 
 
 def _last_summary(transcript: Sequence[Entry]) -> int | None:
-    return next((at for at in reversed(range(len(transcript))) if isinstance(transcript[at], Summary)), None)
+    kinds = list(map(type, reversed(transcript)))  # no loop of Python's own: it is asked for at every step
+    return len(kinds) - 1 - kinds.index(Summary) if Summary in kinds else None
 
 
 def _plain(entries: Sequence[Entry]) -> list[Message]:

@@ -18,6 +18,7 @@ from clutch.core.model import LetterKind, Reason, RunState
 from clutch.core.policy import Life
 from clutch.core.text.format import clock
 
+_sorted = json.JSONEncoder(sort_keys=True).encode
 TRIAL_S: Final = 30.0  # what ends a process does so at once; the others cannot wait for longer
 
 #: The life of a run: every allowed change of its state, with its cause. None: the run does not exist yet.
@@ -193,18 +194,56 @@ class Loop(StrEnum):
     ENDED = "ended"
 
 
-def loop(transcript: Sequence[Entry], answer: Answer, life: Life) -> Loop:
-    """Does this answer (the last of the transcript or about to be) repeat a call too often?
+class SinceTold:
+    """What a run has done since the last message from outside: a person or a parent may well ask for the same again.
 
-    Only without a person's or a parent's words in between: these may well ask for the same thing again."""
-    made = [call for said in _since_told(transcript) if isinstance(said, Answer) for call in said.calls]
-    if len(made) < life.same_call_warn:
-        return Loop.NONE
-    times = Counter(map(_name, made))
-    most = max((times[_name(call)] for call in answer.calls), default=0)
-    if most >= life.same_call_max:
-        return Loop.ENDED
-    return Loop.WARNED if most >= life.same_call_warn else Loop.NONE
+    It reads the transcript of the run, which only grows, and counts each entry once. An answer is counted with what
+    follows it: until then the contents of files may leave its calls."""
+
+    __slots__ = ("_calls", "_form_errors", "_read", "_times", "_transcript")
+
+    def __init__(self, transcript: Sequence[Entry]) -> None:
+        self._transcript = transcript
+        self._read = 0
+        self._forget()
+
+    def loop(self, answer: Answer, life: Life) -> Loop:
+        """Does this answer (the last of the transcript or about to be) repeat a call too often?"""
+        self._count()
+        if self._times.total() + len(self._calls) + len(answer.calls) < life.same_call_warn:
+            return Loop.NONE
+        self._times.update(map(_name, self._calls))
+        self._calls.clear()
+        now = Counter(map(_name, answer.calls))
+        most = max((self._times[name] + times for name, times in now.items()), default=0)
+        if most >= life.same_call_max:
+            return Loop.ENDED
+        return Loop.WARNED if most >= life.same_call_warn else Loop.NONE
+
+    def form_errors(self) -> int:
+        """How often the result did not match its schema, or was missing."""
+        self._count()
+        return self._form_errors
+
+    def _count(self) -> None:
+        known = self._transcript
+        end = len(known) - (bool(known) and isinstance(known[-1], Answer))
+        for at in range(self._read, end):
+            match known[at]:
+                case Answer(calls=calls):
+                    self._calls += calls
+                case Results(results):
+                    self._form_errors += any(result.name == SUBMIT and result.failed for result in results)
+                case Input(source=source) if source not in NOTES:
+                    self._forget()
+                case Input(source=source):
+                    self._form_errors += source == FORM_NOTE
+        self._read = max(self._read, end)
+
+    def _forget(self) -> None:
+        self._calls: list[Call] = []  #: not in `_times` yet: short runs never need names
+        self._times: Counter[tuple[str, str]] = Counter()
+        self._form_errors = 0
 
 
 def _since_told(transcript: Sequence[Entry]) -> Iterator[Entry]:
@@ -216,7 +255,7 @@ def _since_told(transcript: Sequence[Entry]) -> Iterator[Entry]:
 
 
 def _name(call: Call) -> tuple[str, str]:
-    return call.name, json.dumps(dict(call.args), sort_keys=True)
+    return call.name, _sorted(dict(call.args))
 
 
 def submitted(transcript: Sequence[Entry]) -> Call | None:
@@ -256,19 +295,6 @@ def is_failure(transcript: Sequence[Entry], answer: Answer, steps: int) -> bool:
     `steps`: earlier answers of this run. Those before them are of another run, or of the caller of a forked child."""
     answers = [said for said in transcript if isinstance(said, Answer)]
     return is_empty(answer) and not any(said.calls for said in answers[max(0, len(answers) - steps) :])
-
-
-def form_errors(transcript: Sequence[Entry]) -> int:
-    """How often the result did not match its schema, or was missing, since the last message from outside."""
-    count = 0
-    for message in reversed(transcript):
-        if isinstance(message, Input):
-            if message.source not in NOTES:
-                break
-            count += message.source == FORM_NOTE
-        if isinstance(message, Results):
-            count += any(result.name == SUBMIT and result.failed for result in message.results)
-    return count
 
 
 # ---- the checks of a result ------------------------------------------------------------------------------

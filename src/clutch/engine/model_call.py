@@ -122,6 +122,7 @@ def _request(run: OpenRun) -> ModelRequest:
         key=f"{run.about.session_key}:{run.head}",
         thinking=run.thinking,
         output_tokens_max=run.policy.budgets.output_tokens if run.is_budgeted else None,
+        converted=run.converted,
     )
 
 

@@ -12,9 +12,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, assert_never
 
-from clutch.core.messages import Answer, Call, Input, Results, Thought, Transcript, Usage
+from clutch.core.messages import Answer, Call, Input, Message, Results, Thought, Usage
 from clutch.models import provider
-from clutch.models.provider import Provider, check_depth, count, malformed, too_deep
+from clutch.models.provider import Provider, check_depth, converted, count, malformed, too_deep
 from clutch.ports import Delta, DeltaKind, ModelError, ModelRequest, OnDelta, ToolSpec, Trouble
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ _text = json.encoder.encode_basestring  # what the encoder does with a text, wit
 
 def request_body(request: ModelRequest, tools: str, effort: str | None) -> bytes:
     """`tools` is what `tools_text` made of the request's tools; they rarely change, so the caller may keep it."""
-    said = ",".join(_messages(request.system, request.transcript))
+    said = converted(request, _Messages, _Messages).text(request.system)
     limit = f',"max_tokens":{request.output_tokens_max:d}' if request.output_tokens_max is not None else ""
     thinking = f',"reasoning_effort":{_text(effort)}' if effort is not None else ""
     text = (
@@ -102,35 +102,42 @@ def tools_text(tools: Sequence[ToolSpec]) -> str:
     return f',"tools":[{",".join(functions)}]'
 
 
-def _messages(system: str, transcript: Transcript) -> Iterator[str]:
-    if system:
-        yield f'{{"role":"system","content":{_text(system)}}}'
-    # Consecutive inputs are sent as one message: many chat templates refuse two messages of the user in a row.
-    inputs: list[str] = []
-    used: set[str] = set()
-    ids: list[str] = []
-    for message in transcript:
-        if inputs and not isinstance(message, Input):
-            yield _user(inputs)
+class _Messages:
+    """The messages of a transcript as JSON."""
+
+    def __init__(self) -> None:
+        self._done: list[str] = []
+        # Consecutive inputs are sent as one message: many chat templates refuse two messages of the user in a row.
+        self._inputs: list[str] = []
+        self._used: set[str] = set()
+        self._ids: list[str] = []
+
+    def add(self, message: Message) -> None:
+        if self._inputs and not isinstance(message, Input):
+            self._done.append(_user(self._inputs))
+            self._inputs = []
         match message:
             case Input(text):
-                inputs.append(text)
+                self._inputs.append(text)
             case Answer():
-                ids = [_call_id(call, used) for call in message.calls]
-                yield _assistant(message, ids)
+                self._ids = [_call_id(call, self._used) for call in message.calls]
+                self._done.append(_assistant(message, self._ids))
             case Results(results):
                 for result in results:
-                    called = _text(ids[result.index])
-                    yield f'{{"role":"tool","tool_call_id":{called},"content":{_text(result.text)}}}'
+                    called = _text(self._ids[result.index])
+                    self._done.append(
+                        f'{{"role":"tool","tool_call_id":{called},"content":{_text(result.text)}}}'
+                    )
             case _:
                 assert_never(message)
-    if inputs:
-        yield _user(inputs)
+
+    def text(self, system: str) -> str:
+        first = [f'{{"role":"system","content":{_text(system)}}}'] if system else []
+        return ",".join([*first, *self._done, *([_user(self._inputs)] if self._inputs else [])])
 
 
-def _user(inputs: list[str]) -> str:
+def _user(inputs: Sequence[str]) -> str:
     text = _text("\n\n".join(inputs))
-    inputs.clear()
     return f'{{"role":"user","content":{text}}}'
 
 

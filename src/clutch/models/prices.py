@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, assert_never
 
 from clutch.core.messages import Answer, Input, Message, Results, Usage
-from clutch.models.provider import Memo, parse
+from clutch.models.provider import Memo, converted, parse
 from clutch.ports import ModelRequest, ToolSpec
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def offers(language: str, model: str) -> bool:
 
 def tokens(request: ModelRequest) -> int:
     """Estimate the tokens of a request: four bytes a token."""
-    sent = _bytes(request.system) + sum(map(_tool_size, request.tools)) + sum(map(_size, request.transcript))
-    return sent // BYTES_PER_TOKEN
+    around = _bytes(request.system) + sum(map(_tool_size, request.tools))
+    return (around + converted(request, _Size, _Size).bytes) // BYTES_PER_TOKEN
 
 
 def estimate(request: ModelRequest) -> int:
@@ -124,6 +124,16 @@ def _measured(spec: ToolSpec) -> int:
 
 
 _tool_size: Memo[ToolSpec, int] = Memo(_measured, kept_max=1024)
+
+
+class _Size:
+    """The size of a transcript."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def add(self, message: Message) -> None:
+        self.bytes += _size(message)
 
 
 def _size(message: Message) -> int:

@@ -12,14 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
+from clutch.core.messages import Message
 from clutch.core.model import Thinking
 from clutch.core.policy import Life
 from clutch.core.validation import check_types
 from clutch.errors import InvalidInput
-from clutch.ports import ModelError, Trouble
+from clutch.ports import ModelError, ModelRequest, Trouble
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -230,6 +231,30 @@ class Memo(Generic[K, V]):
             self._kept.clear()
         self._kept[id(thing)] = (thing, value)
         return value
+
+
+class Conversion(Protocol):
+    """What becomes of a transcript, entry by entry."""
+
+    def add(self, message: Message) -> None: ...
+
+
+C = TypeVar("C", bound=Conversion)
+
+
+def converted(request: ModelRequest, key: object, make: Callable[[], C]) -> C:
+    """Return the conversion of the request's transcript. Only what came since the request before is converted: entries
+    do not change, and what is shown in front of them, such as a summary, is compared.
+
+    `key`: who converts; no other may use the same."""
+    now = tuple(request.transcript)
+    before, conversion = request.converted.pop(key, ((), None))  # gone, if a message cannot be converted
+    if conversion is None or now[: len(before)] != before:
+        before, conversion = (), make()
+    for message in now[len(before) :]:
+        conversion.add(message)
+    request.converted[key] = now, conversion
+    return cast("C", conversion)
 
 
 def key_place(provider: Provider) -> str:

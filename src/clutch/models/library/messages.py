@@ -17,7 +17,7 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.settings import ModelSettings, ThinkingLevel
 from pydantic_ai.tools import ToolDefinition
 
-from clutch.core.messages import Answer, Call, Input, Results, Thought, Transcript, Usage
+from clutch.core.messages import Answer, Call, Input, Message, Results, Thought, Usage
 from clutch.core.model import Thinking
 from clutch.models.library.clients import LibraryClient
 from clutch.models.provider import (
@@ -26,6 +26,7 @@ from clutch.models.provider import (
     Provider,
     check_depth,
     classify,
+    converted,
     count,
     failure,
     too_deep,
@@ -59,28 +60,37 @@ _SEPARATOR = "|"  # in no id and in no base64
 NO_TEXT = "(no text)"  # providers refuse an assistant message without content
 
 
-def messages(transcript: Transcript, provider: Provider, model: Model[Any]) -> list[library.ModelMessage]:
-    """Consecutive messages of one side become one: some providers require that the sides alternate."""
-    sent: list[library.ModelMessage] = []
-    asked: list[library.ModelRequestPart] = []
-    ids = _Ids()
-    for message in transcript:
+class Messages:
+    """A transcript as the library's messages.
+
+    Consecutive messages of one side become one: some providers require that the sides alternate."""
+
+    def __init__(self, provider: Provider, model: Model[Any]) -> None:
+        self._provider = provider
+        self._model = model
+        self._done: list[library.ModelMessage] = []
+        self._asked: list[library.ModelRequestPart] = []
+        self._ids = _Ids()
+
+    def add(self, message: Message) -> None:
         match message:
             case Input(text):
-                asked.append(library.UserPromptPart(text))
+                self._asked.append(library.UserPromptPart(text))
             case Results():
-                asked.extend(_returned(message, ids.newest, provider.language in MARK_FAILURE))
+                marks_failure = self._provider.language in MARK_FAILURE
+                self._asked.extend(_returned(message, self._ids.newest, marks_failure))
             case Answer():
-                said = _said(message, provider, model, ids.for_calls(message.calls))
+                said = _said(message, self._provider, self._model, self._ids.for_calls(message.calls))
                 if said:
-                    if asked:
-                        sent.append(library.ModelRequest(asked))
-                        asked = []
-                    sent.append(library.ModelResponse(said, provider_name=model.system))
+                    if self._asked:
+                        self._done.append(library.ModelRequest(self._asked))
+                        self._asked = []
+                    self._done.append(library.ModelResponse(said, provider_name=self._model.system))
             case _:
                 assert_never(message)
-    sent.append(library.ModelRequest(asked))
-    return sent
+
+    def all(self) -> list[library.ModelMessage]:
+        return [*self._done, library.ModelRequest(list(self._asked))]
 
 
 class _Ids:
@@ -337,7 +347,7 @@ class Asker:
         self._tools = Memo(tool_maker(client.model(name, profile=None)), kept_max=TOOLS_KEPT_MAX)
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta, now: Callable[[], float]) -> Answer:
-        sent = messages(request.transcript, self._provider, self._model)
+        sent = converted(request, self, lambda: Messages(self._provider, self._model)).all()
         asked = parameters(request, [self._tools(spec) for spec in request.tools])
         allowed = settings(request, self._provider)
         watching = _Watching(on_delta)
