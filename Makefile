@@ -94,7 +94,8 @@ packages:
 	$(call provide,bwrap,bubblewrap,NO SANDBOX: bubblewrap >= 0.8 is missing and the shell tool refuses to run: install it)
 	$(BROWSER)
 	$(call provide,pgbouncer,pgbouncer,NO POOLER: the tests of connection poolers are skipped: install PgBouncer)
-	$(call provide,nginx,nginx-light,NO PROXY: the tests of the reverse proxy are skipped: install nginx)
+	$(call provide,nginx,nginx-light,NO NGINX: its tests as a reverse proxy are skipped: install nginx)
+	$(call provide,caddy,caddy,NO CADDY: its tests as a reverse proxy are skipped: install Caddy)
 
 # Six targets, so that `make -k check` shows all that is wrong at once.
 check: check-format check-lint check-types check-imports check-docs check-words
