@@ -87,12 +87,13 @@ def _openai_client(provider: Provider, key: str, default_url: str | None = None)
 
 
 def _openai_chat(provider: Provider, key: str) -> LibraryClient:
-    from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
+
+    from clutch.models.library.openai_client import LeanChatModel
 
     client = _openai_client(provider, key)
     library = OpenAIProvider(openai_client=client)
-    return LibraryClient(partial(OpenAIChatModel, provider=library), client.close)
+    return LibraryClient(partial(LeanChatModel, provider=library), client.close)
 
 
 def _openai_responses(provider: Provider, key: str) -> LibraryClient:
@@ -107,12 +108,13 @@ def _openai_responses(provider: Provider, key: str) -> LibraryClient:
 
 
 def _openai_compatible(provider: Provider, key: str) -> LibraryClient:
-    from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    from clutch.models.library.openai_client import LeanChatModel
 
     client = _openai_client(provider, key)
     library = OpenAICompatibleProvider(provider.name, openai_client=client)
-    return LibraryClient(partial(OpenAIChatModel, provider=library), client.close)
+    return LibraryClient(partial(LeanChatModel, provider=library), client.close)
 
 
 def _ollama(provider: Provider, key: str) -> LibraryClient:

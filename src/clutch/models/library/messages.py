@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, assert_never
+from typing import Any, assert_never
 
 import aiohttp
 import httpx2
@@ -113,10 +113,23 @@ class _Ids:
         return given
 
 
+class _ReturnedText(library.ToolReturnPart):
+    """A result that is text and no more. The library looks for files in it each time that it is sent."""
+
+    def model_response_str(self, *, wrap_if_error: bool = True) -> str:
+        del wrap_if_error  # it is no error
+        return str(self.content)
+
+    def model_response_str_and_user_content(self, *, wrap_if_error: bool = True) -> tuple[str, list[Any]]:
+        return self.model_response_str(wrap_if_error=wrap_if_error), []
+
+
 def _returned(message: Results, ids: Sequence[str], marks_failure: bool) -> Iterator[library.ToolReturnPart]:
     for result in message.results:
-        outcome: Literal["failed", "success"] = "failed" if result.failed and marks_failure else "success"
-        yield library.ToolReturnPart(result.name, result.text, ids[result.index], outcome=outcome)
+        if result.failed and marks_failure:
+            yield library.ToolReturnPart(result.name, result.text, ids[result.index], outcome="failed")
+        else:
+            yield _ReturnedText(result.name, result.text, ids[result.index])
 
 
 def _said(

@@ -6,6 +6,7 @@ request is sent as it is, and a piece is read by pydantic's own parser; pieces t
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache, cached_property
 from typing import Any, get_args
 
@@ -13,9 +14,12 @@ import pydantic
 from openai import AsyncOpenAI, AsyncStream, NotGiven, Omit
 from openai.resources.chat import AsyncChat, AsyncCompletions
 from openai.resources.responses import AsyncResponses
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessageParam
 from openai.types.responses import Response, ResponseStreamEvent
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models.openai import OpenAIChatModel
 
+_MAPPED = "_clutch_mapped"
 _NOT_IN_BODY = ("extra_headers", "extra_body", "extra_query", "timeout")
 
 
@@ -68,6 +72,17 @@ async def _post(client: Any, path: str, asked: dict[str, Any], whole: Any, piece
         stream=bool(given.get("stream")),
         stream_cls=pieces,
     )
+
+
+class LeanChatModel(OpenAIChatModel):
+    """Maps an answer of a transcript once, not again for each request that shows it: Clutch keeps its messages."""
+
+    def _map_model_response(self, message: ModelResponse) -> ChatCompletionMessageParam | None:
+        kept = vars(message)
+        if _MAPPED not in kept:
+            kept[_MAPPED] = super()._map_model_response(message)
+        # A copy: for some providers the library adds fields that depend on what follows.
+        return copy(kept[_MAPPED])
 
 
 def _kind(data: object) -> type[pydantic.BaseModel] | None:
