@@ -88,7 +88,10 @@ def _nginx(program: str, folder: Path, gateway: int, port: int) -> list[str]:
 def _caddy(program: str, folder: Path, gateway: int, port: int) -> list[str]:
     site = _replaced(
         "Caddyfile",
-        ("{$CLUTCH_HOST:clutch.example.org} {", f"{HOST}:{port} {{\n\ttls {folder}/fullchain.pem {folder}/privkey.pem"),
+        (
+            "{$CLUTCH_HOST:clutch.example.org} {",
+            f"{HOST}:{port} {{\n\ttls {folder}/fullchain.pem {folder}/privkey.pem",
+        ),
         ("{$CLUTCH_GATEWAY:127.0.0.1:8765}", f"127.0.0.1:{gateway}"),
     )
     config = folder / "Caddyfile"
