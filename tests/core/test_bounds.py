@@ -168,3 +168,31 @@ def test_only_an_empty_answer_of_a_run_that_used_no_tool_is_a_failure(
 def test_a_text_beside_calls_is_not_the_last(text: str, calls_now: bool) -> None:
     answer = Answer(text, (Call("look", {}),) if calls_now else ())
     assert run.last_text(answer) == ("" if calls_now else text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [GOOD, BAD, reads("a"), reads("b"), gave(GOOD), gave(BAD, failed=True), NOTE, FORM, TASK]
+        ),
+        max_size=30,
+    )
+)
+def test_counting_while_a_transcript_grows_is_counting_it_at_once(entries: list[Entry]) -> None:
+    grown: list[Entry] = []
+    growing, life = SinceTold(grown), Life(same_call_warn=2, same_call_max=4)
+    for entry in entries:
+        grown.append(entry)
+        assert growing.form_errors() == SinceTold(list(grown)).form_errors()
+        assert growing.loop(BAD, life) is SinceTold(list(grown)).loop(BAD, life)
+
+
+def test_answer_that_loses_the_contents_of_files_is_counted_without_them() -> None:
+    transcript = steps(*[reads("short")] * 3)
+    since = SinceTold(transcript)
+    transcript.append(reads("long"))
+    assert since.loop(reads("long"), LIFE) is Loop.NONE
+    transcript[-1] = reads("short")
+    transcript.append(gave(reads("short")))
+    assert since.loop(reads("short"), LIFE) is Loop.WARNED
+    assert since.loop(reads("long"), LIFE) is Loop.NONE

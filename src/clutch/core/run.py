@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Final
 
-from clutch.core.messages import Answer, Call, Entry, Input, Results
+from clutch.core.messages import Answer, Call, Entry, Input, Results, Summary
 from clutch.core.model import LetterKind, Reason, RunState
 from clutch.core.policy import Life
 from clutch.core.text.format import clock
@@ -238,6 +238,8 @@ class SinceTold:
                     self._forget()
                 case Input(source=source):
                     self._form_errors += source == FORM_NOTE
+                case Summary():
+                    pass  # what it hides was done all the same
         self._read = max(self._read, end)
 
     def _forget(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from functools import cache, cached_property
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pydantic
 from openai import AsyncOpenAI, AsyncStream, NotGiven, Omit
@@ -82,7 +82,7 @@ class LeanChatModel(OpenAIChatModel):
         if _MAPPED not in kept:
             kept[_MAPPED] = super()._map_model_response(message)
         # A copy: for some providers the library adds fields that depend on what follows.
-        return copy(kept[_MAPPED])
+        return cast("ChatCompletionMessageParam | None", copy(kept[_MAPPED]))
 
 
 def _kind(data: object) -> type[pydantic.BaseModel] | None:
