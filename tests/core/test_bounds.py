@@ -12,7 +12,7 @@ from clutch.core import run
 from clutch.core.messages import Answer, Call, Entry, Input, Result, Results, Summary
 from clutch.core.model import LetterKind
 from clutch.core.policy import Life
-from clutch.core.run import FORM_NOTE, SUBMIT, Loop, SinceTold, submitted
+from clutch.core.run import FORM_NOTE, SUBMIT, Loop, SinceInput, submitted
 
 LIFE = Life()
 TASK = Input("do it", LetterKind.TASK)
@@ -40,8 +40,8 @@ def steps(*answers: Answer) -> list[Entry]:
 
 def looped(before: Sequence[Entry], answer: Answer) -> Loop:
     """The same before the answer is committed and after."""
-    is_about_to = SinceTold(before).loop(answer, LIFE)
-    assert SinceTold([*before, answer]).loop(answer, LIFE) is is_about_to
+    is_about_to = SinceInput(before).loop(answer, LIFE)
+    assert SinceInput([*before, answer]).loop(answer, LIFE) is is_about_to
     return is_about_to
 
 
@@ -51,7 +51,7 @@ def verdict(*answers: Answer) -> Loop:
 
 
 def form_errors(transcript: Sequence[Entry]) -> int:
-    return SinceTold(transcript).form_errors()
+    return SinceInput(transcript).form_errors()
 
 
 # ---- the same call again and again -------------------------------------------------------------------------
@@ -180,16 +180,16 @@ def test_a_text_beside_calls_is_not_the_last(text: str, calls_now: bool) -> None
 )
 def test_counting_while_a_transcript_grows_is_counting_it_at_once(entries: list[Entry]) -> None:
     grown: list[Entry] = []
-    growing, life = SinceTold(grown), Life(same_call_warn=2, same_call_max=4)
+    growing, life = SinceInput(grown), Life(same_call_warn=2, same_call_max=4)
     for entry in entries:
         grown.append(entry)
-        assert growing.form_errors() == SinceTold(list(grown)).form_errors()
-        assert growing.loop(BAD, life) is SinceTold(list(grown)).loop(BAD, life)
+        assert growing.form_errors() == SinceInput(list(grown)).form_errors()
+        assert growing.loop(BAD, life) is SinceInput(list(grown)).loop(BAD, life)
 
 
 def test_answer_that_loses_the_contents_of_files_is_counted_without_them() -> None:
     transcript = steps(*[reads("short")] * 3)
-    since = SinceTold(transcript)
+    since = SinceInput(transcript)
     transcript.append(reads("long"))
     assert since.loop(reads("long"), LIFE) is Loop.NONE
     transcript[-1] = reads("short")

@@ -194,7 +194,7 @@ class Loop(StrEnum):
     ENDED = "ended"
 
 
-class SinceTold:
+class SinceInput:
     """What a run has done since the last message from outside: a person or a parent may well ask for the same again.
 
     It reads the transcript of the run, which only grows, and counts each entry once. An answer is counted with what
@@ -248,7 +248,7 @@ class SinceTold:
         self._form_errors = 0
 
 
-def _since_told(transcript: Sequence[Entry]) -> Iterator[Entry]:
+def _since_input(transcript: Sequence[Entry]) -> Iterator[Entry]:
     """Back to the last message from outside."""
     for entry in reversed(transcript):
         if isinstance(entry, Input) and entry.source not in NOTES:
@@ -288,7 +288,7 @@ def is_empty(answer: Answer) -> bool:
 
 def was_empty(transcript: Sequence[Entry]) -> bool:
     """Whether the model was asked again since the last message from outside."""
-    return any(isinstance(entry, Input) and entry.source == EMPTY_NOTE for entry in _since_told(transcript))
+    return any(isinstance(entry, Input) and entry.source == EMPTY_NOTE for entry in _since_input(transcript))
 
 
 def is_failure(transcript: Sequence[Entry], answer: Answer, steps: int) -> bool:

@@ -21,7 +21,7 @@ from clutch.core.checks import TaskCheck
 from clutch.core.definitions import after_loading
 from clutch.core.messages import Answer, Entry, Usage
 from clutch.core.model import Plan, Thinking
-from clutch.core.run import SUBMIT, SinceTold
+from clutch.core.run import SUBMIT, SinceInput
 from clutch.core.spawn import OWN_RUNTIME
 from clutch.core.text import announce, prompts
 from clutch.core.text.tasks import storable
@@ -131,7 +131,7 @@ class OpenRun:
         self.is_unanswered, self.senders = begun.is_unanswered, begun.senders
         self.about, self.system = about, System("")
         self.transcript: list[Entry] = list(about.transcript)
-        self.since_told = SinceTold(self.transcript)
+        self.since_input = SinceInput(self.transcript)
         self.converted: dict[object, Any] = {}  #: the transcript as the adapters of models send it
         self.steps = about.steps
         self.specs = _specs(services, about)

@@ -139,7 +139,7 @@ async def _leave(run: OpenRun, outcome: Results, instead: Answer | None) -> NoRe
 def _warning(run: OpenRun, answer: Answer) -> str:
     """A note for a model that repeats the same call, before the run is ended for it. Computed once for an answer, which
     may have a thousand calls."""
-    is_warned = run.since_told.loop(answer, run.policy.life) is Loop.WARNED
+    is_warned = run.since_input.loop(answer, run.policy.life) is Loop.WARNED
     return f"\n{announce.LOOP_NOTE}" if is_warned else ""
 
 

@@ -111,7 +111,7 @@ async def _next_answer(run: OpenRun) -> Answer | None:
     """The next answer, committed. None: the run is over, parked or failed."""
     if not await _conclude(run):
         return None
-    if run.since_told.form_errors() > 1:
+    if run.since_input.form_errors() > 1:
         await run.fail("schema: the result did not have the form that was asked for")
         return None
     answer = await ask(run)
@@ -193,7 +193,7 @@ async def _heard(run: OpenRun, answer: Answer) -> Answer | None:
     """Commit an answer as what it is: an error, tool calls, an answer to ask for again, or the result."""
     if answer.stop not in COMPLETE:
         await _cut(run, answer, f"the provider cut the answer ({answer.stop})", is_final=False)
-    elif run.since_told.loop(answer, run.policy.life) is Loop.ENDED:
+    elif run.since_input.loop(answer, run.policy.life) is Loop.ENDED:
         await _cut(run, answer, "loop", is_final=True)
     elif run.is_last_call and any(call.name != SUBMIT for call in answer.calls):
         error = "budget: it is used up, and the last answer still wanted tools"
@@ -244,7 +244,7 @@ async def _cut(run: OpenRun, answer: Answer, error: str, *, is_final: bool) -> N
 
 async def _without_form(run: OpenRun, answer: Answer) -> Answer | None:
     """It spoke instead of submitting: it gets one note, then the run ends."""
-    if run.since_told.form_errors():
+    if run.since_input.form_errors():
         error = "schema: the result was not submitted in the form that was asked for"
         await _cut(run, answer, error, is_final=True)
         return None
