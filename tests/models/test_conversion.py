@@ -55,7 +55,7 @@ async def test_requests_of_a_run_through_the_library_are_what_each_would_be_alon
     model: Any = client.model("small", profile=None)
 
     async def sent(asked: ModelRequest) -> object:
-        made = converted(asked, "library", lambda: library.Messages(PROVIDER, model)).all()
+        made = converted(asked, "library", lambda: library.LibraryMessages(PROVIDER, model)).all()
         return await model._map_messages(made, library.parameters(asked, []))
 
     kept: dict[object, Any] = {}

@@ -60,7 +60,7 @@ _SEPARATOR = "|"  # in no id and in no base64
 NO_TEXT = "(no text)"  # providers refuse an assistant message without content
 
 
-class Messages:
+class LibraryMessages:
     """A transcript as the library's messages.
 
     Consecutive messages of one side become one: some providers require that the sides alternate."""
@@ -360,7 +360,7 @@ class Asker:
         self._tools = Memo(tool_maker(client.model(name, profile=None)), kept_max=TOOLS_KEPT_MAX)
 
     async def ask(self, request: ModelRequest, on_delta: OnDelta, now: Callable[[], float]) -> Answer:
-        sent = converted(request, self, lambda: Messages(self._provider, self._model)).all()
+        sent = converted(request, self, lambda: LibraryMessages(self._provider, self._model)).all()
         asked = parameters(request, [self._tools(spec) for spec in request.tools])
         allowed = settings(request, self._provider)
         watching = _Watching(on_delta)
